@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures the CUDA attention kernels beside PyTorch's on one GPU, interleaved, with correctness on.
+"""Measures the CUDA attention kernels beside PyTorch's on one GPU, interleaved, checking results.
 
 usage: attention_cuda.py LIBRARY [--cases NAME ...] [--peers NAME ...] [--configs [W,N,S,Q ...]]
                          [--rounds N] [--sustained SECONDS] [--json FILE]
 
-LIBRARY is libtw_bench_cuda.so. A burst is 0.4 s of rest, 3 warm-up launches and 25 timed ones; a round
-runs every implementation of a case once; the figure is the median over rounds. TFLOP/s count unmasked
-elements: 2 (D + Dv) each. `util` is the share of the multiprocessors' cycles in the kernel's span that the
-tensor cores would need at peak; unlike TFLOP/s it does not depend on the clock.
+LIBRARY is libtw_bench_cuda.so. A burst is 0.4 s of rest, 3 warm-up launches and 25 timed ones; a
+round runs every implementation of a case once; the result is the median over rounds. TFLOP/s count
+unmasked elements, 2 (D + Dv) each. `util` is the fraction of the multiprocessors' cycles during the
+kernel that the tensor cores would need at peak; unlike TFLOP/s it does not depend on the clock.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def sdpa(backend, q, k, v, causal):
 
 
 def error_against_f64(q, k, v, causal, window, launch, heads=3):
-    """Relative error of out and largest error of lse over a few heads."""
+    """The relative error of out and the largest error of lse over a few heads."""
     worst, worst_lse = 0.0, 0.0
     q_len, kv_len = q.shape[2], k.shape[2]
     group = q.shape[1] // k.shape[1]
@@ -149,7 +149,7 @@ def burst(launch):
 
 
 def utilisation(launch, flop):
-    """Share of the tensor peak per cycle, clock in GHz, and mean share of the span a CTA is busy."""
+    """Fraction of the tensor peak per cycle, clock in GHz, mean fraction of time a CTA is busy."""
     rows = launch.profile[launch.profile[:, 2] > 0].double().cpu()
     if len(rows) == 0:
         return 0.0, 0.0, 0.0
@@ -160,7 +160,7 @@ def utilisation(launch, flop):
     return flop / (span * clock * peak), clock, own.mean().item() / span
 
 
-# name: batch, heads, kv heads, q length, kv length, dim, value dim, causal, dtype[, window of keys back]
+# name: batch, heads, kv heads, q length, kv length, dim, value dim, causal, dtype[, window]
 CASES = {
     "full": (4, 16, 16, 8192, 8192, 128, 128, False, "bf16"),
     "causal": (4, 16, 16, 8192, 8192, 128, 128, True, "bf16"),
@@ -296,7 +296,7 @@ def line(row):
 
 
 def run_cases(measure_case, text_of, library, arguments):
-    """Prints the rows of every case, writes them as JSON if asked to, and fails on a wrong result."""
+    """Prints every case's rows, writes them as JSON if requested, and fails on a wrong result."""
     rows = []
     for name in arguments.cases:
         for row in measure_case(library, name, arguments):

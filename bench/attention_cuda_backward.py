@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures the CUDA attention backward beside PyTorch's on one GPU, interleaved, with correctness on.
+"""Measures CUDA attention's backward beside PyTorch's on one GPU, interleaved, checking results.
 
 usage: attention_cuda_backward.py LIBRARY [--cases NAME ...] [--peers NAME ...] [--configs M,S ...]
                                   [--rounds N] [--sustained SECONDS] [--json FILE]
 
-LIBRARY is libtw_bench_cuda.so. Protocol and columns are those of attention_cuda.py, except that TFLOP/s
-count 6 D + 4 Dv per unmasked element (five matrix products), that a time covers all launches of one backward,
-and that `util` is the main kernel's. "ordered" is
-the deterministic mode. Errors are ‖gradient - f64‖ / ‖f64‖ of dQ, dK and dV.
+LIBRARY is libtw_bench_cuda.so. Protocol and columns are those of attention_cuda.py, except that
+TFLOP/s count 6 D + 4 Dv per unmasked element (five matrix products), that a time covers all
+launches of one backward pass, and that `util` is the main kernel's. "ordered" is the deterministic
+mode. Errors are ‖gradient - f64‖ / ‖f64‖ of dQ, dK and dV.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Backward(ctypes.Structure):
 
 
 def ours(library, q, k, v, grad_out, causal, window, deterministic=False, config=None):
-    """A function that launches the backward, with its gradients and profile."""
+    """A function that launches the backward pass, with its gradients and profile."""
     forward = library.forward(q, k, v, causal, window)
     forward()
     grads = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
@@ -93,7 +93,7 @@ def sdpa(backend, q, k, v, grad_out, causal):
 
 
 def truth(q, k, v, grad_out, causal, window, b, kv_head):
-    """dQ of one kv head's query heads, dK and dV, in f64, by rows of queries."""
+    """dQ of one kv head's query heads, dK and dV, in f64, computed for blocks of queries."""
     group = q.shape[1] // k.shape[1]
     key, value = k[b, kv_head].double(), v[b, kv_head].double()
     scale = q.shape[3] ** -0.5
@@ -120,7 +120,7 @@ def truth(q, k, v, grad_out, causal, window, b, kv_head):
 
 
 def errors_against_f64(q, k, v, grad_out, causal, window, launches, heads=2):
-    """For each launch the worst relative errors of dQ, dK and dV over a few kv heads."""
+    """The largest relative errors of dQ, dK and dV over a few kv heads, for each launch."""
     worst = {label: [0.0] * 3 for label, _ in launches}
     group = q.shape[1] // k.shape[1]
     for index in sorted({0, k.shape[0] * k.shape[1] - 1})[:heads]:
@@ -199,7 +199,7 @@ def measure(library, name, arguments):
             "errors": errors[label],
         }
         if hasattr(launch, "profile"):
-            # Past 128 columns the main kernel has no dQ: S, dP, dV and dK.
+            # For head_dim > 128 the main kernel computes S, dP, dV and dK, but not dQ.
             wide = max(dim, value_dim) > 128
             share = (4 * dim + 4 * value_dim) / (6 * dim + 4 * value_dim) if wide else 1
             row["util"], row["ghz"], row["busy"] = utilisation(launch, share * flop)

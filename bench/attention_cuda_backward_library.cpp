@@ -16,7 +16,7 @@ namespace sm90 = tilewright::attn::sm90;
 
 extern "C" {
 
-/// One backward problem: (batch, head, row, column) shapes and element strides.
+/// One backward problem: shapes and strides, in elements, over (batch, head, row, column).
 struct TwBenchBackward {
     std::int64_t is_f16;
     std::uint64_t query, key, value, out, grad_out, grad_query, grad_key, grad_value;
@@ -24,13 +24,13 @@ struct TwBenchBackward {
     std::int64_t shapes[8][4];  ///< in the order above, from query to grad_value
     std::int64_t strides[8][4];
     double scale;
-    std::int64_t causal, window;  ///< window: causal, and at most so many keys back
+    std::int64_t causal, window;  ///< window: causal, at most this many keys back
     std::int64_t deterministic;
-    std::int64_t block_m, stages;  ///< 0 rows of a block: the heuristic's choice
+    std::int64_t block_m, stages;  ///< 0 rows per block: chosen by the heuristic
 };
 
-/// Without a workspace: the bytes it must have, -1 on failure. Else compiles on the first call for
-/// a configuration and launches on `stream`: 0 on success.
+/// Without a workspace, returns the bytes it must have, -1 on failure. Otherwise compiles at the
+/// first call of a configuration and launches on `stream`; returns 0 on success.
 std::int64_t tw_bench_backward(const TwBenchBackward* call, void* stream) {
     std::int64_t bytes = 0;
     const int failed = tilewright::bench::guarded([&] {

@@ -23,19 +23,19 @@ using tilewright::bench::last_error;
 
 extern "C" {
 
-/// One forward problem: (batch, head, row, column) shapes and element strides.
+/// One forward problem: shapes and strides, in elements, over (batch, head, row, column).
 struct TwBenchForward {
     std::int64_t is_f16;
     std::uint64_t query, key, value, out, lse, workspace, profile;
     std::int64_t shapes[4][4];  ///< query, key, value, out
     std::int64_t strides[4][4];
     double scale;
-    std::int64_t causal, window;  ///< window: causal, and at most so many keys back
+    std::int64_t causal, window;  ///< window: causal, at most this many keys back
     std::int64_t warpgroups, block_n, stages,
-        query_buffers;  ///< 0 warpgroups: the heuristic's choice
+        query_buffers;  ///< 0 warpgroups: chosen by the heuristic
 };
 
-/// Text of this thread's last failure.
+/// The text of this thread's last failure.
 const char* tw_bench_error() {
     return last_error().c_str();
 }
@@ -46,8 +46,8 @@ const char* tw_bench_probe() {
     return text.c_str();
 }
 
-/// Without a workspace: the bytes it must have, -1 on failure. Else compiles on the first call for
-/// a configuration and launches on `stream`: 0 on success.
+/// Without a workspace, returns the bytes it must have, -1 on failure. Otherwise compiles at the
+/// first call of a configuration and launches on `stream`; returns 0 on success.
 std::int64_t tw_bench_forward(const TwBenchForward* call, void* stream) {
     std::int64_t bytes = 0;
     const int failed = guarded([&] {

@@ -1,4 +1,4 @@
-// What the plain C entry points of the CUDA benchmarks share.
+// Shared by the plain C entry points of the CUDA benchmarks.
 #pragma once
 
 #include <exception>
@@ -6,13 +6,13 @@
 
 namespace tilewright::bench {
 
-/// Text of this thread's last failure.
+/// The text of this thread's last failure.
 inline std::string& last_error() {
     thread_local std::string text;
     return text;
 }
 
-/// Runs an action; 0, or 1 with the text of its failure kept.
+/// Runs an action; returns 0, or 1 after storing the text of its failure.
 template <typename Action>
 int guarded(Action action) {
     try {

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Times attention on one NVIDIA GPU beside FlashAttention-4, FlashAttention-3 and cuDNN, interleaved.
+"""Times attention on one NVIDIA GPU, interleaved with FlashAttention-4, FlashAttention-3 and cuDNN.
 
 usage: compare_flash_attention.py [--cases NAME ...] [--peers NAME ...] [--rounds N] [--no-backward]
                                   [--json FILE] [--list]
 
 Peers that are installed run: fa4 (`flash_attn.cute`, pip install flash-attn-4), fa3
-(`flash_attn_interface`) and cudnn (PyTorch's). A case that a peer has no option for is left out of
+(`flash_attn_interface`) and cudnn (PyTorch's). A case that a peer does not support is omitted from
 its rows. A burst is 0.4 s of rest, 3 warm-up calls and 25 timed ones; a round runs every
-implementation once, and the figure is the median over rounds. TFLOP/s count pairs that attend, 4 D
-each forward and 10 D backward. The error is that of the first kv head against f64, of out and of
-dQ, dK and dV, relative to the norm; "x" is the peer's time over ours. Calls are those of
-users: `tilewright.torch.flex_attention` with its default, deterministic gradients, and with
+implementation once, and the result is the median over rounds. TFLOP/s count pairs that attend, 4 D
+each forward and 10 D backward. The errors are those of out, dQ, dK and dV of the first kv head
+against f64, relative to the norm; "x" is the peer's time divided by ours. Calls go through the
+public `tilewright.torch.flex_attention`, with its default, deterministic gradients, and with
 `deterministic=False` as "unordered".
 """
 
@@ -26,7 +26,7 @@ import time
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A problem in bf16; queries and keys have one length."""
+    """A problem in bf16; queries and keys have the same length."""
 
     batch: int
     heads: int
@@ -36,7 +36,7 @@ class Case:
     causal: bool = True
     window: int | None = None  # keys back
     softcap: float | None = None
-    alibi: str | None = None  # "computed" slopes, or those of a "table"
+    alibi: str | None = None  # slopes "computed" or from a "table"
     documents: int | None = None
 
 
@@ -57,7 +57,7 @@ CASES = {
 
 
 def document_ids(case, device):
-    """(length) ids of documents of random lengths, the same in every run."""
+    """(length,) ids of documents of random lengths, the same in every run."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -91,8 +91,7 @@ def mask_of(case, device):
 
 
 def reference(case, q, k, v, grad_out):
-    """out (group, length, dim), dQ, dK and dV in f64 for a kv head and its group of query heads, the
-    first ones of the case."""
+    """out (group, length, dim), dQ, dK and dV in f64 for the first kv head and its query heads."""
     import torch
 
     q, k, v = (x.double().requires_grad_() for x in (q, k, v))
@@ -167,7 +166,7 @@ def cudnn_of(case):
 
 
 def rows_first(function, **options):
-    """A function of (B, H, L, D) tensors through one of (B, L, H, D), without copies."""
+    """Wraps a function of (B, L, H, D) tensors as one of (B, H, L, D) tensors, without copies."""
 
     def forward(q, k, v):
         result = function(*(x.transpose(1, 2) for x in (q, k, v)), **options)
@@ -233,7 +232,7 @@ def cute_mods(case):
     return {
         "mask_mod": mask_mod,
         "aux_tensors": [document_ids(case, "cuda")],
-        "causal": False,  # the mask has it
+        "causal": False,  # part of mask_mod
     }
 
 
@@ -268,7 +267,7 @@ def relative(got, want):
 
 
 def measure(name, case, arguments):
-    """Rows of a case: forward and backward of every implementation that has it."""
+    """Rows of a case: forward and backward of every implementation that supports it."""
     import torch
 
     generator = torch.Generator("cuda").manual_seed(0)
@@ -332,7 +331,7 @@ def measure(name, case, arguments):
 
 
 def installed(peers):
-    """Those of the peers that can be imported; the others are named."""
+    """The peers that can be imported; prints the names of the others."""
     modules = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}
     found = []
     for peer in peers:

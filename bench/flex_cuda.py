@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Measures masks as data and score mods on one GPU beside cuDNN's causal attention and FlexAttention.
+"""Measures masks as data and score mods on a GPU beside cuDNN's causal attention and FlexAttention.
 
 usage: flex_cuda.py LIBRARY [--cases NAME ...] [--flex [NAME ...]] [--configs [W,N,S,Q ...]] [--rounds N]
                     [--sustained SECONDS] [--json FILE]
 
-LIBRARY is libtw_bench_cuda.so. Protocol and columns are those of attention_cuda.py: interleaved bursts, TFLOP/s
-of unmasked elements, `util`. The yardstick of every case is cuDNN's causal attention of the same shape, measured in
-the same rounds: `floor` is the share of it that the case should reach at least.
+LIBRARY is libtw_bench_cuda.so. Protocol and columns are those of attention_cuda.py: interleaved
+bursts, TFLOP/s of unmasked elements, `util`. Every case is compared with cuDNN's causal attention
+of the same shape, measured in the same rounds; `floor` is the fraction of its TFLOP/s that the case
+should at least reach.
 """
 
 import argparse
@@ -61,8 +62,8 @@ def softcap(score, b, h, q, kv):
     return 20 * torch.tanh(score / 20)
 
 
-# name: (mask as data or None for causal by diagonal, score text, score function, share of cuDNN causal)
-# The floors: factor x best peer / cuDNN causal, all measured on one H200 in one process.
+# name: (mask as data, or None for causal by diagonal, score text, score function, floor)
+# Floors are factor x best peer / cuDNN causal, all measured on one H200 in one process.
 CASES = {
     "causal": (None, None, None, 1.03 * 742 / 623),
     "alibi": (None, "alibi(16)", alibi, 1.2 * 602 / 623),
@@ -99,7 +100,7 @@ class Problem:
         self.causal_flop = 2 * dim * batch * heads * length * (length + 1)
 
     def call(self, config=None, exact=False):
-        """struct TwBenchFlex, with what it points at."""
+        """struct TwBenchFlex, and the arrays that it points to."""
         out = torch.full_like(self.q, float("nan"))
         lse = torch.full(self.q.shape[:3], float("nan"), device="cuda")
         workspace = torch.zeros(4, dtype=torch.int32, device="cuda")
@@ -155,7 +156,7 @@ class Problem:
         return launch
 
     def error(self, launch, heads=2):
-        """Relative error of out and largest of lse against f64, over a few heads."""
+        """The relative error of out and the largest error of lse against f64, over a few heads."""
         worst = worst_lse = 0.0
         length = self.q.shape[2]
         rows = slice(max(0, length - 2048), length)

@@ -4,10 +4,10 @@
 usage: flex_cuda_backward.py LIBRARY [--cases NAME ...] [--flex [NAME ...]] [--shape B H S D] [--f16] [--rounds N]
                              [--json FILE]
 
-LIBRARY is libtw_bench_cuda.so. Cases and protocol are those of flex_cuda.py; TFLOP/s count 10 D per unmasked
-element. "ordered" is the deterministic mode; `floor` is for the other. The case of a table of slopes has its
-gradient, as FlexAttention has. Errors are ‖gradient - f64‖ / ‖f64‖ of dQ, dK, dV and, where there are some, the
-slopes.
+LIBRARY is libtw_bench_cuda.so. Cases and protocol are those of flex_cuda.py; TFLOP/s count 10 D per
+unmasked element. "ordered" is the deterministic mode; `floor` is for the other one. The case with a
+table of slopes computes its gradient, as FlexAttention does. Errors are ‖gradient - f64‖ / ‖f64‖ of
+dQ, dK, dV and the slopes, if any.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from attention_cuda import SDPBackend, burst, run_cases, utilisation
 from attention_cuda_backward import sdpa
 from flex_cuda import CASES, Flex, Problem, flex_library
 
-# Shares of cuDNN's causal backward: factor x best peer / cuDNN causal, all measured on one H200 in one process.
+# Fractions of cuDNN's causal backward: factor x best peer / cuDNN causal, all measured on one H200
+# in one process.
 FLOORS = {
     "alibi": 0.95 * 575 / 495,
     "alibi-table": 0.95 * 502 / 495,
@@ -92,7 +93,7 @@ def flex(problem, grad_out):
 
 
 def errors(problem, grad_out, launch):
-    """Of the first head, over all batches for the slopes, over the first for the rest."""
+    """Errors of the first head: over all batches for the slopes, over the first for the rest."""
     worst = [0.0] * len(launch.grads)
     length, batches = problem.q.shape[2], problem.q.shape[0]
     index = torch.arange(length, device="cuda")
@@ -159,7 +160,7 @@ def measure(library, name, arguments):
             row["util"], row["ghz"], row["busy"] = utilisation(launch, flop)
         limit = 3e-2 if "softcap" in name else 6e-3
         row["ok"] = max(row.get("errors", [0.0])[:3]) <= limit
-        # A sum over all pairs of a head, of either sign.
+        # Looser, since this sums terms of both signs over all pairs of a head.
         row["ok"] &= max(row.get("errors", [0.0])[3:], default=0.0) <= 3e-2
     return rows
 

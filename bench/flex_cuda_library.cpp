@@ -25,16 +25,16 @@ struct TwBenchFlex {
     std::int64_t causal;          ///< by diagonal
     const char* score;            ///< text of a score mod over `slopes`, or null
     std::uint64_t slopes;         ///< f32 (heads)
-    const std::uint8_t* attends;  ///< host: bool (q_len, kv_len), the mask as lists; or null
+    const std::uint8_t* attends;  ///< host: bool (q_len, kv_len), used as lists; or null
     std::int64_t exact_maximum;
-    std::int64_t warpgroups, block_n, stages, query_buffers;  ///< 0 warpgroups: the heuristic's
+    std::int64_t warpgroups, block_n, stages, query_buffers;  ///< 0 warpgroups: heuristic
 };
 
 }  // extern "C"
 
 namespace {
 
-/// A problem whose kernel is loaded and whose mask lies on the device.
+/// A problem whose kernel is loaded and whose mask is on the device.
 struct Prepared {
     ForwardInputs inputs;
     ForwardDesc desc;
@@ -58,7 +58,7 @@ std::string& flex_error() {
     return text;
 }
 
-/// The inputs that both directions share; the device they lie on.
+/// Fills the inputs that both directions share; returns the device they are on.
 int fill(const TwBenchFlex& call, ProblemInputs& inputs) {
     inputs.dtype = call.is_f16 != 0 ? DType::f16 : DType::bf16;
     const auto tensor = [&](std::uint64_t address, int index) {
@@ -107,7 +107,7 @@ const char* tw_bench_flex_error() {
     return flex_error().c_str();
 }
 
-/// The backward of a problem whose forward has run into `out` and `lse`.
+/// The backward pass of a problem whose forward pass has written `out` and `lse`.
 struct TwBenchFlexBackward {
     TwBenchFlex forward;
     std::uint64_t grad_out, grad_query, grad_key, grad_value;
@@ -115,7 +115,7 @@ struct TwBenchFlexBackward {
     std::int64_t deterministic;
 };
 
-/// Compiles and uploads; null with a text in tw_bench_flex_error.
+/// Compiles and uploads; on failure returns null and sets the text of tw_bench_flex_error.
 void* tw_bench_flex_prepare(const TwBenchFlex* call) {
     try {
         auto prepared = std::make_unique<Prepared>();
@@ -141,7 +141,7 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
         prepared->config =
             choose_forward(prepared->desc, cuda::device_info(device).multiprocessors);
         if (call->warpgroups != 0) prepared->config = given;
-        prepared->config.stream_k = 0;  // the workspace has no room for the results of splits
+        prepared->config.stream_k = 0;  // the workspace has no room for partial results
         prepared->kernels = load_forward(prepared->desc, prepared->config, device);
         return prepared.release();
     } catch (const std::exception& error) {
@@ -150,7 +150,7 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
     }
 }
 
-/// The same for the backward.
+/// The same for the backward pass.
 void* tw_bench_flex_prepare_backward(const TwBenchFlexBackward* call) {
     try {
         auto prepared = std::make_unique<PreparedBackward>();
@@ -191,7 +191,7 @@ void* tw_bench_flex_prepare_backward(const TwBenchFlexBackward* call) {
     }
 }
 
-/// 0 on success.
+/// Returns 0 on success.
 int tw_bench_flex_launch_backward(const void* prepared, void* stream) {
     const auto& p = *static_cast<const PreparedBackward*>(prepared);
     try {
@@ -203,7 +203,7 @@ int tw_bench_flex_launch_backward(const void* prepared, void* stream) {
     }
 }
 
-/// 0 on success.
+/// Returns 0 on success.
 int tw_bench_flex_launch(const void* prepared, void* stream) {
     const auto& p = *static_cast<const Prepared*>(prepared);
     try {

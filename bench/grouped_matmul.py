@@ -3,9 +3,9 @@
 
 usage: bench/grouped_matmul.py [--rounds N] [--rows N] [--inner N] [--columns N]
 
-The kernel is that of examples/python/18_grouped_matmul.py. Results are compared with f32 products of
-each group; times are medians of interleaved bursts of 10 launches after 0.2 s of rest. FLOPs count
-the rows that groups have, not those that masks cut off.
+The kernel is that of examples/python/18_grouped_matmul.py. Results are compared with an f32 product
+of each group; times are medians of interleaved bursts of 10 launches after 0.2 s of rest. FLOPs
+count the rows of the groups, not those that are masked off.
 """
 
 import argparse

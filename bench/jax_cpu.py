@@ -1,4 +1,4 @@
-"""tilewright.jax on the CPU against XLA, JAX's interpreter of Pallas and plain C++ calls, alternating
+"""tilewright.jax on the CPU against XLA, JAX's Pallas interpreter and plain C++ calls, alternating
 in one process.
 
 python bench/jax_cpu.py [rounds]
@@ -26,7 +26,7 @@ ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 
 
 def seconds(function, calls=1):
-    """Of a call: passed, and on all cores together."""
+    """Wall time and CPU time of a call, in seconds."""
     passed, worked = time.perf_counter(), time.process_time()
     for _ in range(calls):
         jax.block_until_ready(function())
@@ -34,8 +34,8 @@ def seconds(function, calls=1):
 
 
 def compare(case, *named):
-    """Prints the median times of the first function, and how much longer the others take: time that
-    passed and, in brackets, CPU time, which other work on the machine disturbs less."""
+    """Prints the median times of the first function, and how much longer the others take: wall time
+    and, in brackets, CPU time, which other work on the machine disturbs less."""
     functions = [function for _, function in named]
     for function in functions:
         seconds(function)
@@ -54,7 +54,7 @@ def tensors(*arrays):
 
 
 def compiled(function, *arrays):
-    """The compiled function, and a call of the tile program in it by C++ alone, on the same arrays."""
+    """The compiled function, and a plain C++ call of the tile program in it, on the same arrays."""
     texts, attributes = [], _targets.attributes
     _targets.attributes = lambda given: texts.append(given["ir"]) or attributes(given)
     try:

@@ -1,5 +1,5 @@
-"""tilewright.jax on a GPU against Pallas' mha (Triton) and XLA's fused norms, and on all GPUs against
-one, alternating in one process.
+"""tilewright.jax on a GPU against Pallas's mha (Triton) and XLA's fused norms, and on all GPUs
+against one, alternating in one process.
 
 python bench/jax_cuda.py [rounds] [mha|norms|dispatch|devices]
 """
@@ -20,7 +20,7 @@ ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 
 
 def seconds(function, calls):
-    """Of one call, of `calls` that are queued one after the other."""
+    """Seconds per call, for `calls` queued one after the other."""
     jax.block_until_ready(function())
     start = time.perf_counter()
     for _ in range(calls):
@@ -89,7 +89,7 @@ def compare_rms_norm(rows, width):
 
 
 def compare_dispatch():
-    """A call that has nothing to do, waited for; beside an addition of XLA."""
+    """A call that does nothing, including the wait for it, beside an addition by XLA."""
     q = jnp.ones((1, 1, 16, 16), jnp.bfloat16)
     for name, f in (
         ("attention", lambda q: twj.flex_attention(q, q, q)),
@@ -114,7 +114,7 @@ def compare_dispatch():
 
 
 def compare_devices():
-    """Attention split over all GPUs along batch, then heads; the other is one GPU."""
+    """Attention split over all GPUs along batch, then heads, against one GPU."""
     count = jax.device_count()
     if count == 1:
         return

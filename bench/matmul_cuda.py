@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Measures products written as tile programs beside cuBLAS on one GPU, interleaved, checked against f64.
+"""Measures products as tile programs beside cuBLAS on one GPU, interleaved, checked against f64.
 
 usage: matmul_cuda.py LIBRARY [--rounds N] [--cases WORD ...] [--no-timing]
 
-LIBRARY is libtilewright.so. A program loads whole bands of its operands, multiplies, applies what the case
-says and stores a block of 256 x 256, or as the case says. A burst is 0.2 s of rest, 3 warm-up launches
-and 5 to 50 timed ones; a round runs cuBLAS (torch.mm, without what the case adds; torch._scaled_mm for f8 with
-its precise sums, and with its fast ones in brackets; torch._int_mm for i8) and the program once; figures are
-medians over rounds. The error is relative to f64, over the first and the last rows.
+LIBRARY is libtilewright.so. A program loads whole bands of its operands, multiplies, applies the
+case's epilogue and stores a block of 256 x 256 or the case's size. A burst is 0.2 s of rest, 3
+warm-up launches and 5 to 50 timed ones; a round runs cuBLAS (torch.mm, without the epilogue;
+torch._scaled_mm for f8 with its precise sums, and with its fast ones in brackets; torch._int_mm for
+i8) and the program once; results are medians over rounds. The error is relative to f64, over the
+first and the last rows.
 """
 
 import argparse
@@ -37,7 +38,7 @@ CODES = {  # DLPack's
     torch.int8: (0, 8),
     torch.int32: (0, 32),
 }
-SECONDS_OF_A_CASE = 30  # then it hangs
+SECONDS_OF_A_CASE = 30  # more means that it hangs
 
 BIAS = """%fb = cast %bias : f32ROW
 %eb = expand_dims %fb axis 0 : f32LINE
@@ -78,7 +79,7 @@ EPILOGUES = {
 
 @dataclasses.dataclass
 class Case:
-    """C = A B of m x k by k x n; `order` "NT": B is stored transposed; `after`: a key of EPILOGUES."""
+    """C = A B, m x k by k x n. `order` "NT": B is stored transposed; `after`: see EPILOGUES."""
 
     m: int
     n: int
@@ -88,7 +89,7 @@ class Case:
     out: str = ""
     order: str = "NN"
     after: str = ""
-    row: int = 0  # elements from one row of each array to the next; 0: no gaps
+    row: int = 0  # row stride of each array in elements; 0: dense
 
     def name(self):
         parts = [f"{self.m} x {self.n} x {self.k}", self.dtype, self.order]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Times PyTorch's operations for `tilewright bench --baseline`.
 
-A line of standard input that is a JSON object says what to run from then on and is answered with
-`ready` or `error: why`; a line `run N` is answered with the seconds of one of N back-to-back
-executions. With "compiled" the operation goes through torch.compile; with "graph": N
-a CUDA graph of N executions is what runs.
+A line of standard input that is a JSON object sets what to run from then on, and is answered with
+`ready` or `error: why`; a line `run N` is answered with the seconds per execution of N executions
+back to back. With "compiled" the operation goes through torch.compile; with "graph": N it is a CUDA
+graph of N executions.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import time
 
 
 def flex_mods(job):
-    """The score and mask functions of a case of `tilewright bench flex`, as its notebook writes them."""
+    """The score and mask functions of a case of `tilewright bench flex`, as in the notebook."""
     import torch
 
     name, length, heads = job["case"], job["q_len"], job["heads"]
@@ -78,7 +78,7 @@ def flex_mods(job):
         )
     if name == "document":
         return None, ids_of([(0, 1, 2, 2, 3, 3, 4, 4)[i * 8 // length] for i in range(length)])
-    mods["soft_cap_approx"] = mods["soft_cap"]  # torch has one tanh
+    mods["soft_cap_approx"] = mods["soft_cap"]  # torch has only one tanh
     if name not in mods:
         raise ValueError(f"torch's flex_attention has no case {name!r}")
     return mods[name]
@@ -92,13 +92,13 @@ def prepare(job):
     device = job.get("device", "cpu")
     if device == "cpu":
         torch.set_num_threads(job["threads"])
-    if "graph" in job:  # autograd works in the stream of the forward pass
+    if "graph" in job:  # autograd uses the stream of the forward pass
         torch.cuda.set_stream(torch.cuda.Stream())
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[job["dtype"]]
     torch.manual_seed(0)
     backward = job["direction"] == "backward"
 
-    def random(*shape):  # uniform in [-1, 1), as `tilewright bench` has them: power depends on it
+    def random(*shape):  # uniform in [-1, 1), as in `tilewright bench`: power depends on it
         values = 2 * torch.rand(*shape, device=device) - 1
         return values.to(dtype).requires_grad_(backward)
 
@@ -190,8 +190,8 @@ def prepare(job):
 
 
 def through_tilewright(job, q, k, v, score_mod, mask_mod):
-    """The case through tilewright.torch, as `tilewright bench flex` gives it to the C++ functions;
-    and the inputs."""
+    """The case through tilewright.torch, as `tilewright bench flex` passes it to the C++ functions,
+    and its inputs."""
     import torch
 
     import tilewright.torch as twt
@@ -251,7 +251,7 @@ def wait_of(job):
 
 
 def forget():
-    """Lets go of what earlier jobs left."""
+    """Frees what earlier jobs left."""
     import torch
 
     gc.collect()
@@ -261,9 +261,9 @@ def forget():
 
 def serve(prepare, wait_of, forget):
     """Answers the lines of standard input; `prepare(job)` returns a function that executes the job
-    once, `wait_of(job)` one that waits until it is done, and `forget()` drops the job before.
+    once, `wait_of(job)` one that waits until it is done, and `forget()` drops the previous job.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller ends, and with it standard input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ends when the caller closes standard input
     run = None
     for line in sys.stdin:
         if line.startswith("{"):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What calls through tilewright.torch cost beside the kernels: time of the front end, first calls,
+"""Overhead of calls through tilewright.torch besides the kernels: front end, first calls,
 recordings, masks, import, on the CPU and on a GPU.
 
 usage: bench/torch_calls.py [--device cpu|cuda] [--rounds N]
 
-Every figure is the minimum of many rounds, so that what else the machine does counts little; rows of
-the same measurement are taken in turn. Calls on the CPU are of one query and one key: what is left of
-the kernels is in their times. On a GPU the times are those until the last launch is queued.
+Every result is the minimum of many rounds, so that other work on the machine hardly matters; rows
+of the same measurement alternate. Calls on the CPU have one query and one key: their times include
+what little the kernels take. On a GPU the times end when the last launch is queued.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import tilewright.torch as twt
 
 
 def best(functions, rounds):
-    """Microseconds of each function, the least of the rounds, which take the functions in turn. A
+    """Microseconds of each function, the minimum over rounds in which the functions alternate. A
     sample is short, so that other processes rarely interrupt it."""
     times, repeats = {}, {}
     for name, function in functions.items():
@@ -58,7 +58,7 @@ def scores(slopes):
 
 
 class _Nothing(torch.autograd.Function):
-    """What autograd itself costs with three operands."""
+    """The cost of autograd itself with three operands."""
 
     @staticmethod
     def forward(ctx, *operands):
@@ -114,7 +114,7 @@ def calls(device, rounds):
 
 
 def compiled(device, rounds):
-    """What the operator adds to a compiled region."""
+    """The overhead of the operator in a compiled region."""
     shape = (1, 1, 1, 16) if device == "cpu" else (1, 2, 128, 64)
     query, key, value = (torch.randn(shape, device=device) for _ in range(3))
     library = torch.library.Library("tilewright_bench", "DEF")
@@ -223,7 +223,7 @@ print((time.perf_counter() - start) * 1e3)
 
 
 def first(device):
-    """In processes of their own."""
+    """First calls, each in a process of its own."""
     rows = [[] for _ in range(5)]
     for _ in range(5):
         done = subprocess.run(

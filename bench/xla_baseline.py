@@ -9,7 +9,7 @@ import os
 
 from torch_baseline import serve
 
-done = []  # what the last run gave
+done = []  # results of the last run
 
 
 def definition(job):
@@ -54,7 +54,7 @@ def definition(job):
 def prepare(job):
     """Returns a function that executes the operation once."""
     if job.get("device", "cpu") == "cpu":
-        # XLA has no option for its threads; it counts the processors it may use.
+        # XLA has no option for its number of threads; it counts the processors it may use.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])
         os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
@@ -63,7 +63,7 @@ def prepare(job):
     dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16}[job["dtype"]]
     function, shapes = definition(job)
     keys = jax.random.split(jax.random.key(0), len(shapes) + 1)
-    # In [-1, 1), as `tilewright bench` has them: power depends on it.
+    # In [-1, 1), as in `tilewright bench`: power depends on it.
     uniform = functools.partial(jax.random.uniform, minval=-1, maxval=1)
     inputs = [
         uniform(key, shape).astype(dtype) for key, shape in zip(keys[1:], shapes, strict=True)

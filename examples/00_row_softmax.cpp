@@ -1,4 +1,4 @@
-// The kernel of the README: a softmax over rows, eight rows to a program.
+// The README's kernel: a softmax over rows, eight rows per program.
 #include <tilewright/tilewright.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Blocked matrix product with relu: each program of a 2 x 2 grid makes one block of z from a band
-// of rows of x and a band of columns of y.
+// Blocked matrix product with relu: each program of a 2 x 2 grid computes one block of z from a
+// band of rows of x and a band of columns of y.
 #include <algorithm>
 
 #include "check.h"

@@ -1,4 +1,4 @@
-// vmap: the same matrix product over a batch, and over a batch of x with one shared y.
+// vmap: a matrix product over a batch, and over a batch of x with one shared y.
 #include "check.h"
 #include "matmul_reference.h"
 

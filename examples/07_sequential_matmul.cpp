@@ -1,5 +1,5 @@
 // A sequential grid axis: the steps of axis 2 run in order inside one program and accumulate in
-// scratch; the output block is written by the last one.
+// scratch; the last step writes the output block.
 #include "check.h"
 #include "matmul_reference.h"
 

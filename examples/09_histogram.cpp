@@ -1,5 +1,5 @@
-// Histogram by atomics: every program counts its block into one shared array, which starts as an
-// input of zeros and is updated in place through an alias.
+// Histogram with atomics: every program counts its block into one shared array, which is an input
+// of zeros that an alias updates in place.
 #include "check.h"
 
 namespace tw = tilewright;

@@ -1,5 +1,5 @@
-// Prefix sum in two calls: sums of blocks, then each program scans its block and adds what the
-// blocks before it sum to.
+// Prefix sum in two calls: the sum of each block, then each program scans its block and adds the
+// sums of all blocks before it.
 #include "check.h"
 
 namespace tw = tilewright;

@@ -1,5 +1,5 @@
-// Programmable attention: ALiBi with learned slopes under a sliding window of documents, with the
-// gradients of everything, beside the same written densely.
+// Programmable attention: ALiBi with learned slopes under a sliding window within documents, with
+// all gradients, checked against a dense computation.
 #include <limits>
 
 #include "check.h"
@@ -14,7 +14,7 @@ bool attends(std::int64_t q, std::int64_t kv) {
     return kv <= q && q - kv <= 40 && q / 50 == kv / 50;
 }
 
-/// out and the gradient of slopes for dout = 1, in f64.
+/// The output and, for dout = 1, the gradient of the slopes, in f64.
 struct Dense {
     std::vector<double> out, dslopes = std::vector<double>(kHeads);
 
@@ -83,7 +83,7 @@ int main() {
     status |= check("gradient of the slopes", gradients.captured[0], 1e-3,
                     [&](std::int64_t i) { return dense.dslopes[static_cast<std::size_t>(i)]; });
 
-    // The same from text, and the mask as data that many calls share.
+    // The same mods from text, and the mask as data that many calls can share.
     const tw::Bindings arrays{{"slopes", slopes.tensor()}};
     const tw::BlockMask mask = tw::create_block_mask(
         tw::parse_mod("0 <= q - kv <= 40 and q // 50 == kv // 50"), 1, 1, kLength, kLength);

@@ -1,6 +1,6 @@
-// Grouped matrix products: the rows of x are sorted by expert, and each expert multiplies its own
-// by its own weights. Groups have any number of rows, none included: a table names the expert, the
-// first row and the end of each tile of rows, and a mask keeps a group's last tile from the next
+// Grouped matrix products: the rows of x are sorted by expert, and each expert multiplies its rows
+// by its weights. Groups have any number of rows, including none: a table gives the expert, the
+// first row and the end of each tile of rows, and a mask keeps a group's last tile out of the next
 // group.
 #include "check.h"
 

@@ -1,5 +1,5 @@
-// A matrix product of 8-bit floats: each row of x and each column of w has a scale that brings its
-// largest element to the format's largest, 448. The scales of a block multiply its sum once.
+// A matrix product of 8-bit floats: each row of x and each column of w has a scale that maps its
+// largest element to the format's largest, 448. The scales multiply the sum of a block once.
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +7,7 @@
 
 namespace tw = tilewright;
 
-/// Rows as e4m3, and the scales that bring them back.
+/// Rows as e4m3, and the scales that undo the conversion.
 struct Quantised {
     explicit Quantised(const tw::Tensor& values) {
         const std::int64_t rows = values.dim(0), columns = values.dim(1);

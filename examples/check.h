@@ -1,4 +1,4 @@
-// What every example shares: test data, a comparison with plain C++, a printed verdict.
+// Shared by all examples: test data, and a comparison with plain C++ that prints its result.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ inline tilewright::Tensor random_tensor(std::vector<std::int64_t> shape, std::ui
 }
 
 /// Compares element i of a contiguous result with expected(i) for every i. Prints the largest error
-/// and returns the exit status of the program: 0 when every error is within the tolerance.
+/// and returns the program's exit status: 0 if every error is within the tolerance.
 inline int check(const char* name, const tilewright::Tensor& result, double tolerance,
                  const std::function<double(std::int64_t)>& expected) {
     const std::vector<double> values = result.to_vector<double>();

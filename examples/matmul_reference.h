@@ -1,4 +1,4 @@
-// The plain matrix product that the examples compare with.
+// A plain matrix product as the reference of examples.
 #pragma once
 
 #include <functional>

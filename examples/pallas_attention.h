@@ -1,7 +1,7 @@
-// Attention in the form of JAX's Pallas `attention` module: one kernel forward, a delta
-// preprocess, and one backward kernel with two scans. Arrays are (batch, sequence, heads, dim).
+// Attention in the form of JAX's Pallas `attention` module: one forward kernel, one that computes
+// delta, and one backward kernel with two scans. Arrays are (batch, sequence, heads, dim).
 //
-// tw::attention is the form to use; this one shows the language on a kernel that many know.
+// Programs should use tw::attention; this shows the language on a well-known kernel.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace examples {
 
 namespace tw = tilewright;
 
-/// Finite, so that a fully masked row is an average and never NaN.
+/// Finite, so that a fully masked row gives an average and not NaN.
 inline const double kMaskValue = -0.7 * std::numeric_limits<float>::max();
 inline constexpr double kLog2E = 1.44269504088896340736;
 
@@ -25,13 +25,13 @@ struct MhaOptions {
     double sm_scale = 1.0;
     bool causal = false;
     std::int64_t block_q = 128, block_k = 128;  ///< clipped to the lengths
-    int num_warps = 0, num_stages = 2;          ///< hints of the GPU
+    int num_warps = 0, num_stages = 2;          ///< hints for GPUs
     std::vector<std::int64_t> grid = {};        ///< empty: (query blocks, batch, heads)
     bool interpret = false;                     ///< the checked mode
     bool debug = false;                         ///< print the IR
 };
 
-/// UserError unless the tensor is of this type; a negative extent stands for any.
+/// Throws UserError unless the tensor is of this type; a negative extent matches any.
 inline void mha_expect(const char* argument, const tw::Tensor& tensor, const tw::TensorType& type) {
     bool fits = tensor.defined() && tensor.dtype() == type.dtype &&
                 tensor.shape().size() == type.shape.size();
@@ -46,10 +46,10 @@ inline void mha_expect(const char* argument, const tw::Tensor& tensor, const tw:
                         (tensor.defined() ? tensor.type_name() : "nothing"));
 }
 
-/// Sizes of one problem, after clipping. UserError where the arguments do not fit each other.
+/// Sizes of one problem, after clipping. Throws UserError if the arguments do not fit together.
 struct MhaSizes {
     std::int64_t batch, length, kv_length, heads, dim, block_q, block_k;
-    tw::DType sums;  ///< of scores, sums and statistics: f32, f64 for f64 arrays
+    tw::DType sums;  ///< of scores, sums and statistics: f64 for f64 arrays, else f32
 
     MhaSizes(const tw::Tensor& q, const tw::Tensor& k, const tw::Tensor& v,
              const tw::Tensor& segment_ids, const MhaOptions& o) {
@@ -80,7 +80,7 @@ struct MhaSizes {
     tw::TensorType statistics() const { return {sums, {batch, heads, length}}; }
 };
 
-/// Masked scores of a block of queries against a block of keys, in units of log 2.
+/// Masked scores of a block of queries against a block of keys, to base 2.
 inline tw::Tile mha_scores(const MhaOptions& o, std::int64_t kv_length, tw::Tile q, tw::Tile k,
                            tw::Tile first_q, tw::Tile first_k, const tw::Ref& segment_ids) {
     const std::int64_t block_q = q.dim(0), block_k = k.dim(0);
@@ -97,8 +97,8 @@ inline tw::Tile mha_scores(const MhaOptions& o, std::int64_t kv_length, tw::Tile
     return tw::where(mask, s, kMaskValue);
 }
 
-/// Returns {out, lse}; lse (batch, heads, sequence) is the residual of the backward pass, in units
-/// of log 2 as in Pallas. Keys and values may be of a length of their own (causal then counts from
+/// Returns {out, lse}; lse (batch, heads, sequence) is the residual for the backward pass, to base
+/// 2 as in Pallas. Keys and values may have another length than queries (causal then counts from
 /// the top left). segment_ids (batch, sequence) in i32, for equal lengths, or undefined.
 inline std::array<tw::Tensor, 2> mha_forward(const tw::Tensor& q, const tw::Tensor& k,
                                              const tw::Tensor& v, const tw::Tensor& segment_ids,
@@ -157,7 +157,7 @@ inline std::array<tw::Tensor, 2> mha_forward(const tw::Tensor& q, const tw::Tens
     return call.outputs<2>(q, k, v, segment_ids);
 }
 
-/// Returns {dq, dk, dv} from what the forward pass gave.
+/// Returns {dq, dk, dv} from the results of the forward pass.
 inline std::array<tw::Tensor, 3> mha_backward(const tw::Tensor& q, const tw::Tensor& k,
                                               const tw::Tensor& v, const tw::Tensor& segment_ids,
                                               const tw::Tensor& out, const tw::Tensor& lse,
@@ -255,7 +255,7 @@ inline std::array<tw::Tensor, 3> mha_backward(const tw::Tensor& q, const tw::Ten
     auto call = tw::call(
         kernel,
         {
-            // A program makes one block of keys and one of queries, as long as there are any.
+            // A program handles one block of keys and one of queries, as far as there are any.
             .grid = {std::max(n.blocks_q(), n.blocks_k()), n.batch, n.heads},
             .in = {whole, whole, whole, segment_ids.defined() ? ids : tw::BlockSpec::absent(),
                    whole, statistics, statistics},
@@ -304,7 +304,7 @@ struct DenseMha {
     }
 };
 
-/// Its gradients: dV = P^T dO; dS = P (dO V^T - sum(dO O)).
+/// Its gradients, by dV = P^T dO and dS = P (dO V^T - sum(dO O)).
 struct DenseMhaGradients {
     std::vector<double> dq, dk, dv;
 
@@ -318,7 +318,7 @@ struct DenseMhaGradients {
                 for (std::int64_t i = 0; i < q.dim(1); ++i)
                     for (std::int64_t j = 0; j < k.dim(1); ++j) {
                         const double p = dense.p[index++];
-                        // Where the rows of this query and this key begin.
+                        // The offsets of this query's and this key's rows.
                         const auto row = [&](std::int64_t length, std::int64_t position) {
                             return static_cast<std::size_t>(((b * length + position) * heads + h) *
                                                             dim);

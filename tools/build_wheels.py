@@ -3,13 +3,13 @@
 
 usage: tools/build_wheels.py PREFIX [--python PROGRAM ...] [--no-jax] [--from-sdist]
 
-PREFIX is an installation of the library (`cmake --install build --prefix PREFIX`): every wheel holds
-this one, so that only the extension modules are compiled for each Python. Wheels are made of the
-source distribution for CPython 3.10 and 3.11, and one for 3.12 and everything later (the stable
-ABI). Pythons are searched on PATH, in ~/.pyenv and in /opt/python (where manylinux images hold
-theirs); those that are missing are named, and so is the pack of compiled kernels where PREFIX has
-none. Then each wheel is installed in a fresh environment, with no compiler on PATH, and used: NumPy,
-the command line, `find_package`, JAX, NVRTC by the extra cuda.
+PREFIX is an installation of the library (`cmake --install build --prefix PREFIX`), which every
+wheel ships, so that only the extension modules are compiled for each Python. Wheels are built from
+the source distribution: one each for CPython 3.10 and 3.11, and one for 3.12 and later (the stable
+ABI). Pythons are looked up on PATH, in ~/.pyenv and in /opt/python (as in manylinux images);
+missing ones are named, and so is the pack of compiled kernels if PREFIX has none. Then each wheel
+is installed in a fresh environment, with no compiler on PATH, and used: NumPy, the command line,
+`find_package`, JAX, NVRTC by the extra cuda.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
-STABLE = 12  # the minor version from which one wheel serves all
+STABLE = 12  # the minor version from which one wheel fits all
 VERSIONS = range(10, 15)
 FIRST_WITH_JAX = 11
 PACK = "tilewright-kernels.pack"
@@ -96,7 +96,7 @@ def run(*command, **options):
 
 
 def minor_of(program):
-    """13 of a CPython 3.13 that has its headers, otherwise None."""
+    """The minor version (13 for CPython 3.13) of a CPython that has its headers, else None."""
     code = (
         "import os, sys, sysconfig; print(sys.version_info.minor if sys.implementation.name == 'cpython'"
         " and not sysconfig.get_config_var('Py_GIL_DISABLED')"
@@ -110,7 +110,7 @@ def minor_of(program):
 
 
 def find_pythons():
-    """{minor: program} of the Pythons of this machine."""
+    """{minor: program} for the Pythons on this machine."""
     found = {}
     for minor in VERSIONS:
         on_path = shutil.which(f"python3.{minor}")
@@ -125,7 +125,7 @@ def find_pythons():
 
 
 def environment(folder, python, *requirements):
-    """A fresh environment; its Python."""
+    """Makes a fresh environment; returns its Python."""
     shutil.rmtree(folder, ignore_errors=True)
     run(python, "-m", "venv", folder)
     if requirements:
@@ -134,12 +134,12 @@ def environment(folder, python, *requirements):
 
 
 def build_tools(minor, python):
-    """The pinned environment that builds for this Python, kept between calls."""
+    """The pinned build environment for this Python, kept between calls."""
     pins = ROOT / "tools" / "wheel-requirements.txt"
     folder = WORK / f"build-3.{minor}"
     stamp = folder / "requirements.txt"
     if not stamp.exists() or stamp.read_text() != pins.read_text():
-        # Of jaxlib only the headers are read: what it depends on stays away.
+        # Only the headers of jaxlib are used: its dependencies are not installed.
         environment(folder, python)
         lines = [line for line in pins.read_text().splitlines() if not line.startswith("#")]
         jaxlib = [line for line in lines if line.startswith("jaxlib")]
@@ -166,7 +166,7 @@ def build_sdist(python):
 
 
 def unpacked(sdist):
-    """The folder with its files. Those that are as before stay, so that nothing is compiled twice."""
+    """The folder with its files. Unchanged ones are kept, so that nothing is compiled twice."""
     folder = WORK / "source"
     with tarfile.open(sdist) as archive:
         files = {m.name.partition("/")[2]: m for m in archive.getmembers() if m.isfile()}
@@ -183,7 +183,7 @@ def unpacked(sdist):
 
 
 def build_wheel(minor, tools, source, prefix, repair):
-    """Compiles the extension modules of the unpacked sources; the repaired wheel."""
+    """Compiles the extension modules of the unpacked sources; returns the repaired wheel."""
     raw = WORK / f"raw-3.{minor}"
     shutil.rmtree(raw, ignore_errors=True)
     before = set(DIST.glob("*.whl"))
@@ -208,7 +208,7 @@ def build_wheel(minor, tools, source, prefix, repair):
 
 
 def build_from_sdist(python, sdist):
-    """What `pip install` of the source distribution does: an environment of its own, all compiled."""
+    """What `pip install` of the source distribution does: compiles all in a new environment."""
     folder = WORK / "from-sdist"
     start = time.monotonic()
     run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, sdist)
@@ -216,7 +216,7 @@ def build_from_sdist(python, sdist):
 
 
 def check_pack(wheel, prefix):
-    """Kernels that come compiled are in the wheel where the installation has them; what is said."""
+    """Checks that the wheel has the compiled kernels if the installation does; returns a note."""
     held = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(PACK)]
     if not list(prefix.glob(f"lib*/**/{PACK}")):
         return f"NOT CHECKED: no {PACK}, since {prefix} has none (build tilewright_kernels)"
@@ -267,7 +267,7 @@ def test_wheel(wheel, minor, python, with_jax):
     elif with_jax:
         quiet(fresh, "-m", "pip", "install", "--quiet", f"{wheel}[jax]")
         jax = quiet(fresh, "-c", JAX_DEMO).strip()
-    # NVRTC of the extra is found in the environment, without a toolkit or a GPU.
+    # The extra's NVRTC is found in the environment, without a toolkit or a GPU.
     quiet(fresh, "-m", "pip", "install", "--quiet", f"{wheel}[cuda]")
     assert ".entry kernel_softmax" in quiet("tilewright", "dump", "softmax", "--to", "ptx")
     say(

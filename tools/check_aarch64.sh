@@ -1,12 +1,13 @@
 #!/bin/sh
-# Compiles the library's CPU side for 64-bit Arm with Debian's cross compiler, NEON kernels included, and runs its tests under qemu.
+# Compiles the CPU part of the library, NEON kernels included, for 64-bit Arm with Debian's cross
+# compiler, and runs its tests under qemu.
 #
 # usage: tools/check_aarch64.sh [--quick | TEST_PROGRAM...]      default: support_tests ir_tests lang_tests cpu_tests
 #
-# --quick: the NEON kernels and tile programs alone, what continuous integration runs: a few minutes on two cores.
-# On Debian or Ubuntu, as root or with sudo where the compiler or qemu is not installed. The arm64 packages of the libraries
-# are unpacked to build-aarch64/sysroot: nothing of another architecture is installed on this machine.
-# Status 3: what it needs could not be fetched.
+# --quick: only the NEON kernels and tile programs, as in continuous integration: a few minutes.
+# On Debian or Ubuntu; as root or with sudo if the compiler or qemu is not installed. The arm64
+# packages of the libraries are unpacked to build-aarch64/sysroot: nothing of another architecture
+# is installed on this machine. Status 3: a package could not be fetched.
 set -eu
 cd "$(dirname "$0")/.."
 build=$PWD/build-aarch64
@@ -32,7 +33,8 @@ if [ -n "$missing" ]; then
     }
 fi
 
-# unpack PACKAGE...: these arm64 packages and all they depend on, to the sysroot. apt works in folders of its own.
+# unpack PACKAGE...: unpacks these arm64 packages and all dependencies. apt works in separate
+# folders.
 unpack() {
     apt=$build/apt
     mkdir -p "$apt/lists/partial" "$apt/archives/partial"
@@ -43,7 +45,7 @@ unpack() {
     # shellcheck disable=SC2086  # a list of words
     apt-get $arm64 update && apt-get $arm64 -y --no-install-recommends --download-only install "$@"
     for package in "$apt"/archives/*.deb; do
-        # The compiler brings its own C library to link with: the linker scripts of this one name places of another root.
+        # The compiler links with its own C library; this one's linker scripts have other paths.
         case ${package##*/} in libc6-dev_*) continue ;; esac
         dpkg-deb -x "$package" "$sysroot" || return 1
     done
@@ -69,7 +71,8 @@ fi
 # shellcheck disable=SC2086  # a list of words
 cmake --build "$build" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" --target $programs >&2
 
-# An emulated instruction takes tens of real ones: fewer random programs, and no test that multiplies large matrices.
+# An emulated instruction costs tens of native ones: run fewer random programs, and no test that
+# multiplies large matrices.
 left_out='-*CudaCalls*:*Gpu*:*Sm90*:*/Gemm.ManyRows/*:*/Gemm.BeyondTheCache/*'
 [ -z "$quick" ] || left_out="$left_out:Machine.LargeDotsOfRowsFarApart"
 export TILEWRIGHT_TEST_PROGRAMS="${TILEWRIGHT_TEST_PROGRAMS:-${quick:+10}}"

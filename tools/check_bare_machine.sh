@@ -1,10 +1,10 @@
 #!/bin/sh
-# Proves the README's two commands on a machine with nothing of ours: a fresh Debian or Ubuntu made by debootstrap.
+# Proves the README's two commands on a bare machine: a fresh Debian or Ubuntu made by debootstrap.
 #
 # usage: tools/check_bare_machine.sh [SUITE [MIRROR]]      default: bookworm, from where this machine has its packages
 #
-# As root. The last commit is cloned into the new system, which is removed at the end (KEEP=1 keeps it).
-# Environment: WORK, the folder to work in (default: a new one below TMPDIR); TESTS=0 leaves out ./dev test.
+# As root. The last commit is cloned into the new system, which is removed at the end unless KEEP=1.
+# Environment: WORK, the folder to work in (default: a new one in TMPDIR); TESTS=0 skips ./dev test.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -22,7 +22,7 @@ if [ "${KEEP:-0}" = 0 ]; then trap 'rm -rf --one-file-system "${root:?}"' EXIT; 
 if [ ! -x "$root/bin/sh" ]; then
     debootstrap --variant=minbase --components="$components" "$suite" "$root" "$mirror"
 fi
-# The host's way to the network: name service, its own certificates, apt's settings for a proxy or a mirror.
+# The host's network settings: name service, its own certificates, apt's proxy or mirror.
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 mkdir -p "$root/usr/local/share"
 if [ -d /usr/local/share/ca-certificates ]; then cp -R /usr/local/share/ca-certificates "$root/usr/local/share/"; fi
@@ -33,7 +33,7 @@ done
 rm -rf "$root/clone"
 git clone --quiet --no-hardlinks . "$root/clone"
 
-# inside COMMAND: in the clone, in a mount namespace of its own, so that nothing stays mounted.
+# inside COMMAND: runs it in the clone, in its own mount namespace, so that nothing stays mounted.
 inside() {
     # shellcheck disable=SC2016  # expanded by the inner shell
     unshare --mount sh -c 'mount -t proc proc "$1/proc" && exec chroot "$1" env -i HOME=/root \

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Checks the layout rules that compilers do not: who may include whom, and what a file looks like.
+"""Checks layout rules that compilers do not: which module may include which, and how files look.
 
 usage: check_layout.py
 
-Rules: a module includes itself and the modules that its row below lists, all of them; no file
-includes or imports itself through others; a namespace is that of its folder, and anonymous ones are
-opened once; public headers include nothing private and export their names; a file opens with its
-purpose; no file passes 1,200 lines (a warning above 600); a test of an error names its text; each
+Rules: a module includes itself and exactly the modules that its row below lists; no file includes
+or imports itself through others; a namespace is its folder's, and an anonymous one is opened once;
+public headers include nothing private and export their names; a file opens with its purpose; no
+file is longer than 1,200 lines (a warning above 600); a test of an error names its text; each
 module's CMake lists name every source and test, sorted; bench/README.md lists every benchmark; no
-path of one developer's machine, no host that packages come from, no word that CONTRIBUTING.md's
-table replaces, and no unfinished-work marks.
+path of a developer's machine, no package mirror's host, no word that CONTRIBUTING.md's table
+replaces, and no unfinished-work marks.
 """
 
 import ast
@@ -19,7 +19,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-#: What each module includes of others, besides public headers. The order is the pipeline's:
+#: The modules that each module includes, besides public headers, in pipeline order:
 #: support <- ir <- {lang, cpu, cuda} <- run <- mod <- {mask, norm, attention} <- {c_api, cli}
 USES = {
     "support": {},
@@ -36,11 +36,12 @@ USES = {
     "cli": {"support", "ir", "cpu", "cuda", "run", "mod", "mask", "norm", "attention"},
 }
 
-#: The code for GPUs alone in modules that leave the choice of a device to run; only it includes cuda.
+#: GPU-only code in modules that leave the choice of a device to `run`; no other includes cuda.
 FOR_GPUS = ("attention/sm90/", "mask/device/", "mask/gpu.")
 
-#: Namespaces within tilewright, by folder, where they are not the module's name. Implementations of
-#: public functions are in tilewright itself, anywhere, and what public templates need in detail.
+#: Namespaces within tilewright, by folder, if they are not the module's name. Implementations of
+#: public functions are in tilewright itself, in any folder, and what public templates need in
+#: detail.
 NAMESPACES = {
     "attention": "attn",  # `attention` is the function
     "attention/sm90": "attn::sm90",
@@ -50,7 +51,7 @@ NAMESPACES = {
 PUBLIC_NAMESPACES = ("tilewright", "tilewright::detail", "tilewright::masks", "tilewright::scores")
 
 PACKAGE = ROOT / "python" / "tilewright"
-#: Imports in functions that reach what imports their module: frameworks, and what few calls need.
+#: Imports inside functions of modules that import theirs: frameworks, and what few calls need.
 DEFERRED = {
     ("_cuda_kernel.py", "jax/__init__.py"),
     ("_cuda_kernel.py", "torch/__init__.py"),
@@ -69,7 +70,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(root|work)/")
 MIRROR = re.compile(r"https?://[\w.-]*\b(debian|ubuntu|pypi|pythonhosted|conda)\b[\w.-]*")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-#: What CONTRIBUTING.md's table says not to write, as far as a word alone tells.
+#: Words that CONTRIBUTING.md's table says not to write, if the word alone tells.
 WORDS = {
     re.compile(pattern, re.IGNORECASE): term
     for pattern, term in {
@@ -133,7 +134,7 @@ def check_includes(path, lines):
 
 
 def check_rows():
-    """Every module in a row of USES is included."""
+    """Checks that every module in a row of USES is included."""
     for module, uses in USES.items():
         for unused in sorted(set(uses) - used[module]):
             report(
@@ -144,7 +145,7 @@ def check_rows():
 
 
 def check_cycles(graph):
-    """No file includes or imports itself through others. graph: {path: [(line, other path)]}"""
+    """Checks that no file includes itself through others. graph: {path: [(line, other path)]}"""
     done, open_files = set(), []
 
     def visit(path):
@@ -165,7 +166,7 @@ def check_cycles(graph):
 
 
 def includes_of(path, sources):
-    """(line, path) of what a C++ file includes of ours."""
+    """(line, path) of the project's files that a C++ file includes."""
     for number, name in included(sources[path]):
         for folder in (ROOT / "src", ROOT / "include", ROOT / "python/src", ROOT, path.parent):
             if folder / name in sources:
@@ -174,7 +175,7 @@ def includes_of(path, sources):
 
 
 def imports_of(path):
-    """(line, path) of what a module of the package imports of it, in functions too."""
+    """(line, path) of the package's modules that one of them imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
@@ -190,7 +191,7 @@ def imports_of(path):
 
 
 def check_namespaces(path, lines):
-    """Names are in the namespace of their folder."""
+    """Checks that names are in the namespace of their folder."""
     parts = path.relative_to(ROOT).parts
     if parts[0] != "src" or parts[1] not in USES:
         return
@@ -198,7 +199,7 @@ def check_namespaces(path, lines):
     of_folder = "tilewright::" + NAMESPACES.get(folder, NAMESPACES.get(parts[1], parts[1]))
     allowed = (*PUBLIC_NAMESPACES, of_folder, "std")
     if "device" in parts or path.suffix == ".cuh" or path.stem.endswith("_parameters"):
-        allowed = ("twd",)  # NVRTC compiles it
+        allowed = ("twd",)  # compiled by NVRTC
     open_names = []
     for number, line in enumerate(lines, 1):
         opened = re.match(r"(?:inline )?namespace (?:TW_API )?([\w:]+)? ?\{", line)
@@ -213,7 +214,7 @@ def check_namespaces(path, lines):
 
 
 def check_anonymous(path, lines):
-    """One anonymous namespace in each namespace of a file."""
+    """Checks that each namespace of a file has at most one anonymous namespace."""
     open_names, seen = [], set()
     for number, line in enumerate(lines, 1):
         opened = re.match(r"(?:inline )?namespace (?:TW_API )?([\w:]+)? ?\{", line)
@@ -228,7 +229,7 @@ def check_anonymous(path, lines):
 
 
 def check_exports(path, lines):
-    """What a public header declares is exported."""
+    """Checks that what a public header declares is exported."""
     if path.relative_to(ROOT).parts[0] != "include":
         return
     for number, line in enumerate(lines, 1):
@@ -270,7 +271,7 @@ def check_length(path, lines):
 
 
 def check_lists(module):
-    """Every .cpp of the module and of its tests stands in its CMakeLists.txt, lists sorted."""
+    """Checks that CMakeLists.txt names every .cpp of the module and its tests, sorted."""
     cmake = ROOT / "src" / module / "CMakeLists.txt"
     if not cmake.exists():
         if any(files(f"src/{module}", suffixes={".cpp"})):
@@ -280,7 +281,7 @@ def check_lists(module):
     words = re.findall(r"[^\s()]+", text)
     for folder in (f"src/{module}", f"tests/{module}"):
         for path in files(folder, suffixes={".cpp"}):
-            # Helpers of tests belong to several modules; only the tests themselves must stand here.
+            # Test helpers belong to several modules; only the tests have to be listed here.
             helper = folder.startswith("tests/") and not path.stem.endswith("_test")
             if not helper and str(path.relative_to(ROOT / folder)) not in words:
                 report(cmake, 1, f"does not list {path.relative_to(ROOT)}")
@@ -291,7 +292,7 @@ def check_lists(module):
 
 
 def check_benchmarks():
-    """bench/README.md lists every benchmark."""
+    """Checks that bench/README.md lists every benchmark."""
     readme = ROOT / "bench" / "README.md"
     text = readme.read_text()
     for path in files("bench", suffixes={".py", ".cpp"}):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that every relative link and anchor of the Markdown files leads somewhere, and that the
-tests that they name exist.
+"""Checks that every relative link and anchor in the Markdown files leads somewhere, and that the
+tests named in them exist.
 
 usage: check_links.py
 """
@@ -20,7 +20,7 @@ CITED = re.compile(
 
 
 def known_tests():
-    """Suites and cases of C++, and functions and files of Python tests."""
+    """Suites and cases of C++ tests, and functions and files of Python tests."""
     cases, functions = set(), set()
     for path in (ROOT / "tests").rglob("*.cpp"):
         found = re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.MULTILINE)
@@ -31,7 +31,7 @@ def known_tests():
 
 
 def is_known(citation, tests):
-    """Does the test exist that a match of CITED names?"""
+    """Whether the test that a match of CITED names exists."""
     cases, functions = tests
     suite, case, name, file, function = citation
     if file:
@@ -44,7 +44,7 @@ def is_known(citation, tests):
 
 
 def anchors(path):
-    """The anchors of a file's headings, as GitHub makes them."""
+    """The anchors of a file's headings, as GitHub generates them."""
     found = set()
     for title in re.findall(r"^#+ +(.*)$", FENCE.sub("", path.read_text()), re.MULTILINE):
         text = re.sub(r"[^\w\- ]", "", title.lower())

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Checks that the code of docs/reference/examples.md is the text of the files that its sections name, the
-Python of the cases in docs/reference/attention.md that of examples/python/notebook.py, the C of docs/reference/c_api.md
-that of examples/c, and the CMake of README.md that of tests/consumer. tools/run_snippets.py runs the
-rest.
+"""Checks that documents quote files word for word: docs/reference/examples.md the files that its
+sections name, the cases in docs/reference/attention.md examples/python/notebook.py,
+docs/reference/c_api.md examples/c, and README.md the CMake of tests/consumer. tools/run_snippets.py
+runs all other code.
 
 usage: check_snippets.py
 
-A section names its file in a link; its block of C++ must stand in that file word for word, indented
-as a whole. Every example must be named.
+A section names its file in a link; its block of C++ must occur in that file word for word, possibly
+indented as a whole. Every example must be named.
 """
 
 import pathlib
@@ -56,7 +56,7 @@ def main():
         if not any(f'cases["{case}"]' in block for block in blocks):
             bad.append(f"{CASES.name} does not show the case {case}")
     for block in blocks:
-        # Lines of a block follow each other there, or in two places with a gap of empty lines.
+        # A block is contiguous in the file, or in parts where two empty lines separate them.
         for part in block.strip("\n").split("\n\n\n"):
             if part not in notebook:
                 bad.append(f"{CASES.name}: not in {NOTEBOOK.name}: {part.splitlines()[0]}")

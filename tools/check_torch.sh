@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the tests of the PyTorch front end with the oldest and the newest torch that it supports, each in an environment
-# of its own beside the package in .venv.
+# Runs the tests of the PyTorch front end with the oldest and the newest supported torch, each in
+# its own environment with the package of .venv.
 #
 # usage: tools/check_torch.sh [VERSION...] [-- PYTEST ARGUMENT...]
 set -eu
@@ -23,7 +23,7 @@ for version in ${versions:-2.11.0 2.15.0}; do
         "$folder/bin/pip" install --quiet --disable-pip-version-check -r "build/torch-$version.txt"
         cp "build/torch-$version.txt" "$folder/requirements.txt"
     fi
-    # The package itself is that of .venv, of the same Python.
+    # The package is that of .venv, which has the same Python.
     ln -sfn "$package" "$(echo "$folder"/lib/python3*/site-packages)/tilewright"
     echo "check_torch.sh: torch $version" >&2
     "$folder/bin/python" -m pytest "$@" || status=1

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Calls flex_attention of tilewright.torch with closures that are new each time, and looks at what stays.
+"""Calls tilewright.torch.flex_attention with new closures each time, and checks that nothing leaks.
 
 usage: tools/check_torch_leaks.py [--calls N] [--device cpu|cuda]
 
-Most calls go backward, and one in ten has a block mask of its own. Ends with status 1 if memory, the
+Most calls run backward, and one in ten has its own block mask. Exits with status 1 if memory, the
 objects that Python tracks or the tables of calls have grown since the first tenth.
 """
 
@@ -16,7 +16,7 @@ import torch
 import tilewright.torch as twt
 from tilewright.torch import _attention, _sites
 
-MIB = 16  # what allocators of C and Python may take in between
+MIB = 16  # what the allocators of C and Python may take in between
 
 
 def resident():

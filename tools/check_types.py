@@ -3,9 +3,9 @@
 
 usage: check_types.py TOOLS PYTHON
 
-mypy and pyright lie in the folder TOOLS; PYTHON has the package installed, of whose extension
-modules nanobind writes stubs. In build/types a copy of the package with its stubs is checked by
-mypy, and with both tests/python/typed_program.py, which uses it as a program with types does.
+The folder TOOLS has mypy and pyright; PYTHON has the package installed, for whose extension modules
+nanobind writes stubs. mypy checks a copy of the package with its stubs, in build/types; both check
+tests/python/typed_program.py, which uses the package as a typed program does.
 """
 
 import json
@@ -18,13 +18,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "types"
 PACKAGE = FOLDER / "tilewright"
 PROGRAM = ROOT / "tests" / "python" / "typed_program.py"
-#: pyright infers types of what has no annotations, where it is often wrong about this package, which
-#: adds methods to the classes of its extension module: it checks stubs and the program.
+#: pyright infers missing annotations, often wrongly for this package, which adds methods to the
+#: classes of its extension module: it only checks the stubs and the program.
 PYRIGHT = {
     "include": [PROGRAM.name, "tilewright/_core", "tilewright/__init__.py"],
     "typeCheckingMode": "standard",
     "pythonVersion": "3.11",
-    # Operators of traced values give traced values, and several overloads of C++ are one of Python.
+    # Operators on traced values return traced values, and several C++ overloads are one in Python.
     "reportIncompatibleMethodOverride": False,
     "reportOverlappingOverload": False,
     "reportInconsistentOverload": False,
@@ -37,7 +37,7 @@ PYRIGHT = {
 
 
 def assemble(python):
-    """The package with stubs, and the program, in FOLDER."""
+    """Puts the package with its stubs, and the program, in FOLDER."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__", "*.so*")
     shutil.copytree(ROOT / "python" / "tilewright", PACKAGE, ignore=ignore)
@@ -54,7 +54,7 @@ def assemble(python):
             continue
         stubs = [python, "-m", "nanobind.stubgen", "-q", "-r", "-m", name]
         subprocess.run([*stubs, "-i", modules / folder, "-O", PACKAGE / folder], check=True)
-    for stub in (PACKAGE / "_core").glob("*.pyi"):  # nanobind met the module outside of its package
+    for stub in (PACKAGE / "_core").glob("*.pyi"):  # imported outside of its package
         text = stub.read_text().replace("\nimport _core\n", "\nfrom tilewright import _core\n")
         stub.write_text(text)
 

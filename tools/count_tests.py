@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts single test cases, names the slowest ten, repeats what the failing ones said and ends with
+"""Counts single test cases, names the slowest ten, repeats the output of failing ones and ends with
 the line "N passed, N failed".
 
 usage: count_tests.py [--without-ctest] FOLDER
@@ -18,7 +18,7 @@ LINES_OF_A_FAILURE = 12
 
 
 def googletest_cases(path):
-    """(name, outcome, seconds, what it said) of every case of a GoogleTest JSON report."""
+    """(name, outcome, seconds, output) of every case of a GoogleTest JSON report."""
     for suite in json.loads(path.read_text())["testsuites"]:
         for case in suite["testsuite"]:
             name = f"{case.get('classname', suite.get('name'))}.{case.get('name')}"
@@ -32,7 +32,7 @@ def googletest_cases(path):
 
 
 def junit_cases(path):
-    """(name, outcome, seconds, what it said) of every case of a JUnit file."""
+    """(name, outcome, seconds, output) of every case of a JUnit file."""
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         said = ""
         failures = [*case.iter("failure"), *case.iter("error")]
@@ -51,7 +51,7 @@ def main():
     folder = pathlib.Path(folder)
     total = {"passed": 0, "failed": 0, "skipped": 0}
     bad = []
-    messages = []  # (case, what it said)
+    messages = []  # (case, output)
     if "--without-ctest" not in options and not (folder / "ctest.xml").exists():
         bad.append("ctest (wrote no report)")
         total["failed"] += 1
@@ -68,7 +68,7 @@ def main():
                         messages.append((f"{case} ({name})", case_said))
                 failed = any(case_outcome == "failed" for _, case_outcome, *_ in cases)
                 if outcome == "failed" and not failed:
-                    # A program that died after its report, or beside it, failed too.
+                    # A program that died after its report, or without one, failed too.
                     total["failed"] += 1
                 outcome = "failed" if failed else outcome
             else:

@@ -1,5 +1,5 @@
-"""The C++ and C reference of the site: one Markdown page for each public header, made from its
-declarations and their comments. Doxygen says what is declared where; the text is the header's own.
+"""The site's C++ and C reference: one Markdown page for each public header, made from its
+declarations and their comments. Doxygen tells what is declared where; the text is the header's.
 """
 
 import pathlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "include" / "tilewright"
-# What users do not call: export macros, the umbrella headers, DLPack's own header.
+# Headers without functions for users: export macros, umbrella headers, DLPack's own header.
 LEFT_OUT = {"compiler.h", "dlpack.h", "lang.h", "tilewright.h", "version.h"}
 
 DOXYFILE = """
@@ -82,7 +82,7 @@ def declared():
 
 
 def start_of(lines, line):
-    """The first line of the declaration whose name stands on `line` (both from 0)."""
+    """The first line of the declaration whose name is on `line` (both from 0)."""
     while line > 0:
         before = lines[line - 1].split("//")[0].rstrip()
         if not before.strip() or before.endswith((";", "{", "}", ":")) or before.startswith("#"):
@@ -92,7 +92,7 @@ def start_of(lines, line):
 
 
 def comment_above(lines, line):
-    """The `///` lines above `line`, bare."""
+    """The text of the `///` lines above `line`."""
     first = line
     while first > 0 and lines[first - 1].lstrip().startswith("///"):
         first -= 1
@@ -120,7 +120,7 @@ def declaration(lines, first):
 
 
 def class_text(lines, first, item, members):
-    """A class as in its header, without what is private and without bodies."""
+    """A class as in its header, without private members and bodies."""
     functions = {start_of(lines, m.line - 1): m for m in members if m.kind == "function"}
     text, number, hidden = [], first, False
     while number < item.end - 1:
@@ -142,7 +142,7 @@ def class_text(lines, first, item, members):
 
 
 def prose(comment):
-    """A comment as Markdown that shows the same characters; code in backticks stays."""
+    """A comment as Markdown that renders as the same characters; code in backticks is kept."""
     parts = re.split(r"(`[^`]*`)", "\n".join(comment))
     shown = (re.sub(r"([*_\[\]])", r"\\\1", part) for part in parts[::2])
     parts[::2] = [part.replace("<", "&lt;") for part in shown]
@@ -150,7 +150,7 @@ def prose(comment):
 
 
 def page(header, entities, members):
-    """The Markdown of a header."""
+    """The Markdown page of a header."""
     lines = header.read_text().splitlines()
     opening = []
     for line in lines:
@@ -166,7 +166,7 @@ def page(header, entities, members):
         first = start_of(lines, item.line - 1)
         if item.kind in ("class", "struct", "enum"):
             if not item.end:
-                continue  # only announced
+                continue  # only declared
             text = class_text(
                 lines, first, item, [m for m in members if item.line < m.line < item.end]
             )
@@ -174,7 +174,7 @@ def page(header, entities, members):
             text = declaration(lines, first)
         comment = comment_above(lines, first)
         last = max(first + len(text), item.end)
-        # Declarations without a comment, right below one that has it, share that comment.
+        # Declarations without a comment, directly below one with a comment, share it.
         if not comment and blocks and blocks[-1][4] == first:
             blocks[-1][0].append(item.name)
             blocks[-1][2].extend(text)
@@ -189,7 +189,7 @@ def page(header, entities, members):
 
 
 def pages():
-    """{path below the reference: Markdown} for all public headers, in the order of their names."""
+    """{path below the reference: Markdown} for all public headers, by name."""
     made = {}
     for header, (entities, members) in sorted(declared().items()):
         path = ROOT / header

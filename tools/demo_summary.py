@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What `./dev demo` ends with: one screen from the log and the JSON of `tilewright bench flex`.
+"""The summary that ends `./dev demo`: one screen from the log and JSON of `tilewright bench flex`.
 
 usage: demo_summary.py LOG JSON
 
-Exit status 1 where a case is not correct or is missing.
+Exit status 1 if a case is wrong or missing.
 """
 
 import json
 import re
 import sys
 
-#: Cases whose pictures stand side by side: of one size, and different at first sight.
+#: Cases whose pictures are shown side by side: of one size, and visibly different.
 PICTURES = ("causal", "document", "sasa", "natten")
 CASE = re.compile(r"^== (\w+) ==\nBlockMask\(.*\n\(.*\)\n((?:[ ░█▒▓]*\n)+?)\)", re.MULTILINE)
 PICTURE_ROWS = 8

@@ -1,5 +1,5 @@
-"""Hooks of mkdocs (mkdocs.yml): the generated pages of the reference, the source files that pages
-link to as pages of the site, and folders in the navigation.
+"""Hooks for mkdocs (mkdocs.yml): generated reference pages, site pages for the source files that
+pages link to, and folders in the navigation.
 """
 
 import ast
@@ -32,7 +32,8 @@ PYTHON = {
 
 
 class _NamesMadeAtRunTime(logging.Filter):
-    """Drops griffe's warning about `*FUNCTIONS` in __all__: functions_made_at_run_time lists these."""
+    """Drops griffe's warning about `*FUNCTIONS` in __all__, listed by
+    functions_made_at_run_time."""
 
     def filter(self, record):
         return "__all__: FUNCTIONS" not in record.getMessage()
@@ -49,12 +50,12 @@ def outside(page, link):
 
 
 def source_page(path):
-    """Where the site has a file of the checkout."""
+    """The site's path for a file of the checkout."""
     return f"source/{path}.md"
 
 
 def markdown_of(path, text):
-    """A page of the checkout: its links into docs/ lead there, others are only text."""
+    """A page for a file of the checkout: its links into docs/ are kept, others become text."""
     here = pathlib.Path(source_page(path)).parent
 
     def replaced(match):
@@ -86,7 +87,7 @@ def source_text(path):
 
 
 def on_config(config):
-    """`folder/` in the navigation stands for the pages of that folder that it does not name."""
+    """Replaces `folder/` in the navigation by the folder's pages that are not named elsewhere."""
     named = set(re.findall(r"[\w./-]+\.md", str(config.nav)))
 
     def expand(item):
@@ -112,7 +113,7 @@ TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 def bound_functions(library):
-    """The functions of a library that C++ binds, as Markdown: static tools do not see them."""
+    """The functions of a library bound by C++, as Markdown, since static tools do not see them."""
     source = (ROOT / "python" / "src" / "library.cpp").read_text()
     body = source.partition(f"void bind_{library}(")[2].partition("\n}\n")[0]
     forms, documents = {}, {}
@@ -143,7 +144,7 @@ def functions_of_the_table():
 
 
 def functions_made_at_run_time():
-    """The functions of tilewright that static tools do not see, from where their docstrings are."""
+    """The functions of tilewright that static tools do not see, with their docstrings."""
     documents, constants = {}, {}
     for file in ("_elementwise.py", "_language.py"):
         for node in ast.parse((ROOT / "python" / "tilewright" / file).read_text()).body:
@@ -164,7 +165,7 @@ def functions_made_at_run_time():
     return "\n".join(["## Functions of tiles and scalars", "", "| | |", "|---|---|", *rows])
 
 
-# By what makes them in _language.py, and how they are called.
+# Functions that make functions in _language.py, and how the results are called.
 _FACTORIES = {
     "_atomic": "{}(ref, index, value, *, mask=None)",
     "_reduction": "{}(x, axis=None, keepdims=False)",
@@ -199,7 +200,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """Links that leave docs/ lead to the site's copy of the file."""
+    """Makes links that leave docs/ lead to the site's copy of the file."""
     here = pathlib.Path(page.file.src_path)
     if not (DOCS / here).exists():
         return markdown

@@ -3,8 +3,8 @@
 
 usage: draw_benchmarks.py [--check]     --check draws nothing, and fails where a chart is out of date
 
-A section's chart has the section's title in its name. The tables have the columns work, against,
-forward, backward; where a cell has several numbers, the bar shows their mean.
+A chart's file name contains its section's title. The tables have the columns work, against,
+forward, backward; if a cell has several numbers, the bar shows their mean.
 """
 
 import pathlib
@@ -15,8 +15,8 @@ from html import escape
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
 COLOURS = {"forward": "#3f51b5", "backward": "#f28e2b"}
-WIDTH, BAR, GAP = 420, 13, 9  # pixels: of the longest bar, of a bar, between rows
-LETTER = 7.4  # pixels of a letter of a name
+WIDTH, BAR, GAP = 420, 13, 9  # pixels: length of the longest bar, width of a bar, gap between rows
+LETTER = 7.4  # pixels per letter of a name
 FONT = "font-family='sans-serif' font-size='13'"
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws the figures of the documentation into docs/figures.
 
-A 2-D grid and the blocks of a matmul (docs/reference/language.md), and, with build/tilewright, the masks
-of docs/reference/masks.md. `examples/python/notebook.py 256 docs/figures` draws those of
-docs/reference/attention.md.
+Draws a 2-D grid and the blocks of a matmul (docs/reference/language.md) and, with build/tilewright,
+the masks of docs/reference/masks.md. `examples/python/notebook.py 256 docs/figures` draws the
+figures of docs/reference/attention.md.
 """
 
 import subprocess
@@ -110,7 +110,7 @@ MASKS = {
 
 
 def draw_masks(folder, program):
-    """64 x 64 pairs of each mask."""
+    """Draws 64 x 64 pairs of each mask."""
     for name, mask in MASKS.items():
         command = [program, "mask", mask, "--q-len", "64", "--kv-len", "64"]
         picture = folder / f"mask_{name}.svg"

@@ -3,12 +3,12 @@
 
 usage: golden.py [--update] [--program build/tilewright] [--out FOLDER]
 
-The text of small programs (IR, bytecode, CUDA) is kept whole; of the others statistics.txt keeps what
-decides about their speed: operations of the IR, instructions of the bytecode, and registers, spills
-and opcodes of the PTX. Nothing depends on the machine: bytecode is that of the scalar kernels and two
-threads, PTX that of the architectures below. The PTX needs the NVRTC that the file was made with;
-without it those lines are not compared, which the output says. --update rewrites the files.
---out writes the corpus to another folder instead, for tools/kernel_diff.py. Exit status 0: equal.
+The text of small programs (IR, bytecode, CUDA) is kept in full; for the others statistics.txt keeps
+what decides their speed: IR operations, bytecode instructions, and registers, spills and opcodes of
+the PTX. Nothing depends on the machine: bytecode is for the scalar kernels and two threads, PTX for
+the architectures below. The PTX needs the NVRTC that the file was made with; without it those lines
+are not compared, and the output says so. --update rewrites the files. --out writes the corpus to
+another folder instead, for tools/kernel_diff.py. Exit status 0: equal.
 """
 
 import argparse
@@ -37,7 +37,7 @@ TEXTS = {
     "matmul.bytecode": ["matmul", "--to", "bytecode"],
     "rms_norm_backward.ir": ["rms_norm_backward", "--to", "ir"],
     "rms_norm_backward.bytecode": ["rms_norm_backward", "--to", "bytecode"],
-    # Loads of rows are issued an iteration ahead, all in one branch.
+    # Row loads are issued one iteration ahead, all in one branch.
     "rows_ahead.sm_90a.cu": ["rows_ahead.ir", "--to", "cuda", "--arch", "sm_90a"],
     "running_max.bytecode": ["running_max.ir", "--to", "bytecode"],
     "running_max.sm_80.cu": ["running_max.ir", "--to", "cuda", "--arch", "sm_80"],
@@ -62,7 +62,7 @@ PROGRAMS = [
     (["softmax"], ["sm_90a"]),
 ]
 
-#: Opcodes told apart by their second word, too: where memory lies decides about the time.
+#: Opcodes that are also told apart by their second word: the state space decides the time.
 BY_PLACE = {"atom", "bar", "cp", "fence", "ld", "mbarrier", "mma", "red", "shfl", "st", "wgmma"}
 INSTRUCTION = re.compile(r"(?:@!?%\w+\s+)?([a-z]\w*)((?:[.:]+\w+)*)\s")
 NVRTC = re.compile(r"^NVRTC (\S+)", re.MULTILINE)
@@ -72,7 +72,7 @@ def run(program, *arguments):
     environment = {**os.environ, "TILEWRIGHT_TARGET": "scalar", "TILEWRIGHT_THREADS": "2"}
     for name in ("TILEWRIGHT_DEBUG", "TILEWRIGHT_DEBUG_IR"):
         environment.pop(name, None)
-    if (ROOT / ".venv").exists():  # its NVRTC
+    if (ROOT / ".venv").exists():  # for its NVRTC
         environment.setdefault("VIRTUAL_ENV", str(ROOT / ".venv"))
     done = subprocess.run(
         [program, *arguments], env=environment, capture_output=True, text=True, check=False
@@ -121,7 +121,7 @@ def opcodes(ptx):
         found = INSTRUCTION.match(statement.strip(" \t{}") + " ")
         if found:
             words = found[2].strip(".").split(".")
-            # wgmma.mma_async, ld.global, st.shared: where the second word says what it is.
+            # wgmma.mma_async, ld.global, st.shared: where the second word is part of the operation.
             yield f"{found[1]}.{words[0]}" if found[1] in BY_PLACE and words[0] else found[1]
 
 
@@ -132,7 +132,7 @@ def ptx_statistics(text):
 
 
 def wrapped(label, text):
-    """Lines of at most 100 characters, so that a difference shows what changed."""
+    """Lines of at most 100 characters, so that a diff shows what changed."""
     lines, line = [], f"  {label}: "
     for word in re.split(r"(?<=[,;:]) ", text):
         if len(line) + len(word) > 99:
@@ -143,7 +143,7 @@ def wrapped(label, text):
 
 
 def statistics(program, version):
-    """{title of a program: {label: text}}; labels that start with sm_ are of PTX."""
+    """{title of a program: {label: text}}; labels that start with sm_ are for PTX."""
     jobs = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for arguments, archs in PROGRAMS:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs every GPU test and the benchmark table on a machine with an NVIDIA GPU; a short table comes last.
+# Runs every GPU test and the benchmark table on a machine with an NVIDIA GPU, and sums them up.
 #
 # usage: tools/gpu_check.sh [--bin FOLDER] [--python FOLDER] [--suites FOLDER] [--quick | --no-tests | --sanitize]
 #                           [--seconds N]
@@ -11,9 +11,9 @@
 # --suites FOLDER  holds test files of torch or attention-gym (test_*.py), run by tools/run_torch_suite.py
 # --quick          no benchmark
 # --no-tests       the benchmark alone
-# --sanitize       compute-sanitizer over a subset of the tests in place of all tests and of the benchmark
+# --sanitize       compute-sanitizer on a subset of the tests, in place of all tests and the benchmark
 # --seconds N      of each benchmark case (1)
-# Logs go to $OUT (default: out/). Exit status 0 when every test passed and every result was right.
+# Logs go to $OUT (default: out/). Exit status 0 if every test passed and every result was right.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -58,11 +58,11 @@ note() { printf '%s\n' "$*" | tee -a "$summary"; }
 "$bin/tilewright" doctor >"$out/doctor.log" 2>&1 || { status=1; note "doctor: FAILED"; }
 grep -E '^  (GPU|NVRTC|CUDA)' "$out/doctor.log" | tee -a "$summary"
 
-# check_with TOOL PROGRAM FILTER: one tool of compute-sanitizer over these tests, in the background.
+# check_with TOOL PROGRAM FILTER: runs a compute-sanitizer tool on these tests, in the background.
 check_with() {
     log=$out/$1.$2.$(printf '%s' "$3" | tr -c 'A-Za-z0-9' _).log
     (
-        # Tests that pass bad images and pointers to the driver mean its errors.
+        # Some tests pass bad images and pointers to the driver on purpose.
         timeout 500 compute-sanitizer --tool "$1" --report-api-errors no --error-exitcode 86 "$bin/$2" --gtest_filter="$3" >"$log" 2>&1
         code=$?
         case $code in
@@ -83,10 +83,10 @@ if [ -n "$sanitize" ]; then
         check_with $tool run_tests 'CudaCalls.RunWhereTheirInputsAre:CudaCalls.Scratch*'
         check_with $tool norm_tests 'CudaCalls.Norms*'
     done
-    for tool in memcheck initcheck; do # racecheck does not know bulk copies
+    for tool in memcheck initcheck; do # racecheck does not support TMA copies
         check_with $tool cuda_tests 'Gpu.*'
         check_with $tool attention_tests 'CudaCalls.NothingToAttend:CudaCalls.AMaskIsCopiedOnce'
-        check_with $tool attention_tests 'Sm90Gpu.OddLengths:Sm90Gpu.FewRowsOverManyKeys'
+        check_with $tool attention_tests 'Sm90Gpu.OddLengthsAgreeWithTheReference:Sm90Gpu.FewRowsOverManyKeys'
         check_with $tool attention_tests 'Sm90ProgrammableGpu.PackedSequences:Sm90ProgrammableGpu.ListedMasks'
         check_with $tool attention_tests 'Sm90BackwardGpu.OddLengths'
         check_with $tool attention_tests 'Sm90ProgrammableBackwardGpu.PackedSequences:Sm90ProgrammableBackwardGpu.Sinks'
@@ -97,8 +97,8 @@ if [ -n "$sanitize" ]; then
     exit
 fi
 
-# Side by side, and the long one in parts: most of their time is compiling and references on the CPU.
-# Emulations of kernels need no GPU.
+# In parallel, and the long one in parts: most of the time goes to compiling and to CPU references.
+# Tests that emulate kernels need no GPU.
 parts() { [ "$1" = attention_tests ] && seq 0 15 || echo 0; }
 [ -z "$no_tests" ] || programs=
 for tests in $programs; do

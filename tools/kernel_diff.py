@@ -3,9 +3,9 @@
 
 usage: kernel_diff.py [OLD [NEW]]
 
-OLD (HEAD where it is left out) and NEW (build/tilewright) are commits, which are built in
-build/kernel_diff, or programs `tilewright` that are built already. Prints the differences of texts,
-and of registers, spilled bytes, shared memory and instruction counts of each program.
+OLD (default: HEAD) and NEW (default: build/tilewright) are commits, which are built in
+build/kernel_diff, or `tilewright` programs that are already built. Prints the differences in text,
+and in registers, spilled bytes, shared memory and instruction counts of each program.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 import golden
 
 ROOT = golden.ROOT
-#: The build of a commit holds the program alone.
+#: Of a commit only the program is built.
 OPTIONS = ["-DCMAKE_BUILD_TYPE=Release", "-DTILEWRIGHT_BUILD_TESTS=OFF", "-DTILEWRIGHT_UNITY=ON"]
 
 
@@ -30,7 +30,7 @@ def git(*arguments):
 
 
 def program_of(name):
-    """The program at a path, or of a commit, built where it is not yet."""
+    """The program at a path, or that of a commit, built if necessary."""
     if pathlib.Path(name).is_file():
         return pathlib.Path(name).resolve()
     commit = git("rev-parse", "--verify", "--short=12", f"{name}^{{commit}}")
@@ -50,14 +50,14 @@ def program_of(name):
 
 
 def numbers(text):
-    """{name: count} of a line of statistics."""
+    """{name: count} from a line of statistics."""
     return {
         name.strip(): int(count) for count, name in re.findall(r"(\d+) ([a-zA-Z][\w. ]*)", text)
     }
 
 
 def changed_numbers(old, new):
-    """`168 -> 160 registers`, for each that differs."""
+    """Entries such as `168 -> 160 registers`, one for each number that differs."""
     old, new = numbers(old), numbers(new)
     return [
         f"{old.get(name, 0)} -> {new.get(name, 0)} {name}"
@@ -67,7 +67,7 @@ def changed_numbers(old, new):
 
 
 def changes(old, new):
-    """Lines about the statistics of two programs; {title: {label: text}} each."""
+    """Lines that compare the statistics of two programs, {title: {label: text}} each."""
     for title in dict.fromkeys([*old, *new]):
         for label in dict.fromkeys([*old.get(title, {}), *new.get(title, {})]):
             before, after = (x.get(title, {}).get(label, "") for x in (old, new))

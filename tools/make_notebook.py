@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes notebooks of scripts and runs them: examples/torch/flex_attention.ipynb, examples/notebooks.
+"""Makes and runs notebooks from scripts: examples/torch/flex_attention.ipynb, examples/notebooks.
 
 usage: tools/make_notebook.py [--check] [NAME...]
 
@@ -58,7 +58,7 @@ def cells_of(script):
 
 
 def outputs_of(codes, replace=lambda code: code):
-    """What each of the cells prints, in one namespace, without times."""
+    """What each cell prints when run in one namespace, without times."""
     space, outputs = {"__name__": "__main__"}, []
     for code in codes:
         printed = io.StringIO()
@@ -105,7 +105,7 @@ def book_of(cells):
     return json.dumps(book, indent=1, ensure_ascii=False) + "\n"
 
 
-# ---- Notebooks of examples/notebooks.
+# ---- The notebooks of examples/notebooks.
 
 MEASURED = "measured"
 
@@ -145,7 +145,7 @@ def parts_of(script):
 
 
 def shown(value, i):
-    """What a notebook shows of the value of a last expression."""
+    """What a notebook shows for the value of a last expression."""
     data = {"text/plain": lines(repr(value))}
     if hasattr(value, "_repr_svg_"):
         data["image/svg+xml"] = lines(value._repr_svg_())
@@ -172,7 +172,7 @@ def run_cell(code, i, space, name):
 
 
 def guide_of(script):
-    """A notebook of examples/notebooks, run, as text."""
+    """A notebook of examples/notebooks, after running it, as text."""
     made, space, number = [], {"__name__": "__main__"}, 0
     for i, (text, code, measured) in enumerate(parts_of(script)):
         if text is not None:
@@ -185,7 +185,7 @@ def guide_of(script):
 
 
 def without_measured(notebook):
-    """The text of a notebook, its measured outputs left out."""
+    """The text of a notebook without its measured outputs."""
     book = json.loads(notebook)
     for cell in book["cells"]:
         if MEASURED in cell["metadata"].get("tags", []):

@@ -3,10 +3,10 @@
 
 usage: plot_bench.py FILE [--metric ms|tflops|gbs|ratio] [--op OP] [--out PICTURE] [--text]
 
-One group of bars for each case and operation, one bar for each implementation, with a logarithmic
-scale where they differ much. Rows whose check failed are hatched and marked; rows without the metric
-are left out, and their number is said. FILE may be - for standard input, PICTURE a .png, .svg or
-.pdf. --text prints the bars instead and needs no matplotlib.
+One group of bars for each case and operation, one bar for each implementation, on a logarithmic
+scale if they differ much. Rows whose check failed are hatched and marked; rows without the metric
+are left out and counted. FILE may be - for standard input, PICTURE a .png, .svg or .pdf. --text
+prints the bars instead and needs no matplotlib.
 """
 
 import argparse
@@ -21,7 +21,7 @@ METRICS = {
     "gbs": "GB/s (higher is better)",
     "ratio": "times the baseline's speed (above 1: faster)",
 }
-# Bars of such different lengths are drawn on a logarithmic scale.
+# Bars whose lengths differ by this factor are drawn on a logarithmic scale.
 LOG_RANGE = 30
 LABEL_COLUMNS = 34
 
@@ -32,7 +32,7 @@ def fail(message):
 
 
 def read_rows(path, metric, op):
-    """(the run's data, rows that have the metric, how many lack it); says what is wrong and ends."""
+    """(the run's data, rows with the metric, number without); exits with a message on errors."""
     try:
         data = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
         asked = [row for row in data["rows"] if op is None or row["op"] == op]
@@ -56,7 +56,7 @@ def group(rows):
 
 
 def title_of(data, metric, groups, left_out):
-    """What the picture shows, of which machine and run."""
+    """The title: what the picture shows, the machine and the run."""
     ops = list(dict.fromkeys(op for _, op in groups))
     lines = [f"{', '.join(ops)}: {METRICS[metric]}", str(data["device"])]
     if data.get("options"):
@@ -82,7 +82,7 @@ def print_bars(title, groups, metric):
 
 
 def figure_of(title, groups, metric):
-    """The bars as a figure of matplotlib."""
+    """The bars as a matplotlib figure."""
     try:
         import matplotlib
     except ImportError:
@@ -92,7 +92,7 @@ def figure_of(title, groups, metric):
 
     impls = list(dict.fromkeys(impl for bars in groups.values() for impl in bars))
     colours = dict(zip(impls, pyplot.get_cmap("tab10").colors * len(impls), strict=False))
-    # Groups lie below each other, so that names have all the room they need; an empty line between.
+    # Groups are below each other, which leaves room for names, with an empty line in between.
     places, labels, at = [], [], 0.0
     bars_of = {impl: [] for impl in impls}
     for (case, op), bars in groups.items():

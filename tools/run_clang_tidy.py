@@ -3,9 +3,9 @@
 
 usage: run_clang_tidy.py --clang-tidy PROGRAM --build FOLDER [FILE...]
 
-Tests are left out unless named: they are half of the units, and a unit takes five to ten seconds.
-A unit that was clean is not read again until it, a header of ours that it includes, its compile
-command or the checks change.
+Tests are skipped unless named: they are half of the units, and a unit takes five to ten seconds. A
+clean unit is checked again only when it, one of our headers that it includes, its compile command
+or the checks change.
 """
 
 import argparse
@@ -26,7 +26,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
 def units(entry):
-    """The compile commands of the files that the unit of `entry` compiles together, each by itself."""
+    """Separate compile commands for the files that the unit of `entry` compiles together."""
     if "/Unity/unity_" not in entry["file"]:
         return [entry]
     files = INCLUDE.findall(pathlib.Path(entry["file"]).read_text())
@@ -49,7 +49,7 @@ def own_includes(path):
 
 
 def closure(path):
-    """`path` and every header of ours below it, sorted."""
+    """`path` and every header of ours that it includes, also indirectly, sorted."""
     seen, todo = set(), [path]
     while todo:
         current = todo.pop()
@@ -72,7 +72,7 @@ def main():
     for entry in (unit for command in commands for unit in units(command)):
         path = pathlib.Path(entry["file"]).resolve()
         own = any((ROOT / folder) in path.parents for folder in FOLDERS)
-        # Without the precompiled header, so that what a file forgets to include is found.
+        # Without the precompiled header, so that missing includes are found.
         entry["command"] = PRECOMPILED.sub("", entry["command"])
         if path in wanted if wanted else own:
             entries.append(entry)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs a command with its output in a log, and shows how far it is.
+"""Runs a command with its output in a log, and shows its progress.
 
 usage: run_logged.py LOG LABEL COMMAND...
 
 Lines such as `[46/135] Building ...` (ninja's) are progress: a terminal shows them as one line that
-is written over, anything else gets a line for each tenth; other commands show the seconds that have
-passed. The exit status is the command's; where it is not 0 the log's last lines are shown.
+is overwritten, anything else gets a line for each tenth; other commands show the elapsed seconds.
+The exit status is the command's; if it is not 0 the log's last lines are shown.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ def duration(seconds):
 
 
 class Display:
-    """What is shown of a command on stderr."""
+    """A command's progress on stderr."""
 
     def __init__(self, label, out=sys.stderr):
         self.label, self.out = label, out
@@ -53,7 +53,7 @@ class Display:
 
 
 def run(log, display, command):
-    """The exit status of the command."""
+    """Runs the command; returns its exit status."""
     done = total = 0
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the code of README.md and docs/: what a reader copies must work as it stands.
+"""Runs the code in README.md and docs/: what a reader copies must work as it is.
 
 usage: run_snippets.py python            runs the blocks of Python that this interpreter has the packages for
        run_snippets.py cpp FILE          writes the blocks of C++ as one file, a function each
@@ -9,8 +9,9 @@ usage: run_snippets.py python            runs the blocks of Python that this int
 
 Each block runs in a namespace (C++: a function, shell: a folder) of its own. Below a line
 `<!-- snippets follow each other -->`, to the end of the section (above the first: of the page), a
-block of Python sees what those before it defined. A block of `text` right after a block is what that prints. Every block names its
-language. `<!-- not run: reason -->` above a block excuses it, and is printed.
+block of Python sees what those before it defined. A block of `text` right after a block is the
+expected output. Every block names its language. `<!-- not run: reason -->` above a block skips it;
+the reason is printed.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ RUN_BY = {
 }
 
 
-# Its blocks are parts of programs that run as tests; tools/check_snippets.py compares them.
+# Its blocks are parts of programs that run as tests; tools/check_snippets.py compares the texts.
 PARTS_OF_PROGRAMS = ROOT / "docs" / "reference" / "examples.md"
 
 
@@ -49,7 +50,7 @@ class Block:
     place: str  # page:line
     language: str
     code: str
-    output: str | None  # what it prints, where the page says so
+    output: str | None  # what it prints, if the page shows that
     excuse: str | None
     shared: str | None  # the section whose namespace it is in
 
@@ -87,7 +88,7 @@ def all_blocks(language=None):
 
 
 def wanted(language):
-    """The blocks to run; the others' excuses are printed."""
+    """The blocks to run; prints why the others are skipped."""
     for block in all_blocks(language):
         if block.excuse:
             print(f"{block.place}: not run: {block.excuse}")
@@ -96,7 +97,7 @@ def wanted(language):
 
 
 def differs(block, printed):
-    """What is wrong where a block prints something else than its page says."""
+    """How the output of a block differs from what its page shows."""
     if block.output is None or printed.strip() == block.output.strip():
         return None
     return f"{block.place}: expected\n{block.output}but it printed\n{printed}"
@@ -110,7 +111,7 @@ def report(failures, count, what):
 
 
 def missing_package(code):
-    """The first package that the code imports and this interpreter has not."""
+    """The first package that the code imports and this interpreter lacks."""
     for name in re.findall(r"^\s*(?:import|from)\s+(\w[\w.]*)", code, re.MULTILINE):
         if importlib.util.find_spec(name.split(".")[0]) is None:
             return name.split(".")[0]

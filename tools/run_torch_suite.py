@@ -42,7 +42,7 @@ WITHOUT_A_GPU = [
     (r"^B = 4\nH = 8\nS = 2048$", "B = 4\nH = 8\nS = 256"),
     (r"^B = 4\nS = 2048$", "B = 4\nS = 1024"),
 ]  # fmt: skip
-# What torch 2.7 changed in functions that torch 2.6's files call.
+# Changes of torch 2.7 to functions that torch 2.6's test files call.
 CHANGED = [
     (r"\.assign\(batch_idx, input_pos,", ".assign(batch_idx, input_pos.expand(k.shape[0], -1),"),
     (r"torch\.tensor\(\[KV_S, KV_S, KV_S, KV_S\]", "torch.tensor([KV_S] * max(4, KV_B)"),
@@ -53,12 +53,12 @@ PAGES_TO_CPU = [
         r'PagedAttention(\1, device="cpu")',
     ),
 ]
-# Of files that name the device in every call; later ones take it as a parameter.
+# For files that name the device in every call; later ones take it as a parameter.
 CUDA_TO_CPU = [(r'"cuda(:0)?"', '"cpu"'), (r"\.cuda\(\)", ""), (r"\.is_cuda\b", ".is_cpu")]
 
 
 class Outcomes:
-    """What became of each test."""
+    """The outcome of each test."""
 
     def __init__(self, verbose):
         self.of, self.why, self.verbose = {}, {}, verbose
@@ -78,7 +78,7 @@ class Outcomes:
 
 
 def reason(report):
-    """The line of a report that says what went wrong."""
+    """The line of a report that tells what went wrong."""
     if report.outcome == "passed" or not report.longrepr:
         return ""
     lines = str(report.longrepr).strip().splitlines()
@@ -119,7 +119,8 @@ class Expected:
 
 
 def replace_flex_attention(golden_torch):
-    """Puts flex_attention of the tests in place: ours, and outside of torch.compile ours or torch's."""
+    """Replaces the tests' flex_attention by ours; outside of torch.compile by torch's if
+    golden_torch."""
     from torch.nn.attention import flex_attention as flex
 
     torchs, hop = flex.flex_attention, flex.flex_attention_hop

@@ -3,8 +3,8 @@
 
 usage: wrap_docs.py [--check]     --check changes nothing, and names the lines that are too long
 
-Paragraphs and list items with a longer line are filled anew. Code, tables, headings and HTML stay
-as they are, and a line may be longer where it is one word (a link, a span of code).
+Paragraphs and list items with a longer line are refilled. Code, tables, headings and HTML stay as
+they are, and a line may be longer if it is one word (a link, a span of code).
 """
 
 import pathlib
@@ -16,9 +16,9 @@ WIDTH = 100
 FENCE = re.compile(r" *(```|~~~)")
 ITEM = re.compile(r"( *)([-*+]|\d+\.) +")
 KEPT = re.compile(r" *(\||#|<|!\[|\[[^\]]+\]:)")  # tables, headings, HTML, pictures, definitions
-# What would become a list, a heading or a quotation at the start of a line.
+# Would become a list, a heading or a quotation at the start of a line.
 NO_START = re.compile(r"([-+*#>|=]+|\d+[.)])$")
-# A span of code, or the target of a link, is one word.
+# A span of code or a link's target is one word.
 WORD = re.compile(r"(?:`[^`]*`|\]\([^)]*\)|[^\s`])+")
 
 

@@ -1,4 +1,4 @@
-// Element-wise programs on one thread, beside a memcpy of the bytes that must move, in turn.
+// Elementwise programs on one thread, alternating with a memcpy of the bytes that must move.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ Tensor random_tensor(const Tensor::Dims& shape) {
     return x;
 }
 
-/// Times `work`, which must move `bytes`, and memcpy in turn.
+/// Times `work`, which must move `bytes`, alternating with memcpy.
 void report(const std::string& name, double bytes, const std::function<void()>& work) {
     static const Tensor from = random_tensor({kRows, kColumns}),
                         to = random_tensor({kRows, kColumns});
@@ -57,7 +57,7 @@ void report(const std::string& name, double bytes, const std::function<void()>& 
                bytes / median(ours) * 1e-9, 100 * bytes / median(ours) / copy_rate);
 }
 
-/// A call on x and y of one shape, row blocks of 8.
+/// A call on x and y of one shape, in blocks of 8 rows.
 Call row_call(const char* name, const std::function<Tile(Tile)>& f, std::int64_t n) {
     CallOptions options;
     options.grid = [](std::span<const Tensor> in) {

@@ -1,4 +1,4 @@
-// The FMA peak of one core and the clock it is measured by.
+// The FMA peak of one core, and the clock that it is measured with.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tilewright::bench {
 
-// CPU time of this thread: other programs on the machine do not count.
+// CPU time of this thread, which other programs on the machine do not add to.
 inline double seconds() {
     timespec t{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -16,8 +16,8 @@ inline double seconds() {
 }
 
 #if defined(__x86_64__)
-// Twelve independent chains: enough to hide an FMA latency of 4 at two a cycle. In assembly, so
-// that it needs no compiler flags and stays in registers.
+// Twelve independent chains are enough to hide an FMA latency of 4 cycles at two per cycle. In
+// assembly, so that it needs no compiler flags and stays in registers.
 #define TW_PEAK_LOOP(register_name)                                                             \
     asm volatile(                                                                               \
         ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,15\n"                                                 \
@@ -43,7 +43,7 @@ inline void peak_avx512(std::int64_t steps) {
 }
 #endif
 
-// One run of the FMA loop with the table's vectors, f32 flop/s; 0 where there is none.
+// f32 FLOP/s of one run of the FMA loop with the table's vectors; 0 if it has none.
 inline double peak(const cpu::Kernels& table) {
 #if defined(__x86_64__)
     const std::int64_t steps = 20'000;

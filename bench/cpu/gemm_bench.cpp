@@ -1,4 +1,4 @@
-// Matrix-product micro-kernels on attention tiles, as a share of the FMA peak of the same process.
+// Matrix-product micro-kernels on attention tiles, as a fraction of the measured FMA peak.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using namespace tilewright;
 using bench::peak;
 using bench::seconds;
 
-// Operands of T, C of Result; an element of T holds kTerms numbers along k.
+// Operands are of type T, C of type Result; an element of T holds kTerms numbers along k.
 template <typename T, typename Result = T, int kTerms = 1>
 void gemm(benchmark::State& state, const cpu::Kernels& table, cpu::GemmFunction f, bool k_major) {
     const std::int64_t m = state.range(0);
@@ -43,7 +43,7 @@ void gemm(benchmark::State& state, const cpu::Kernels& table, cpu::GemmFunction 
     const int repeats = std::max(1, static_cast<int>(2e7 / flops));
     double roof = 0;
     double best = 1e30;
-    // The clock wanders: the peak is measured again beside every run.
+    // The clock frequency drifts, so the peak is measured again with every run.
     for (auto _ : state) {
         roof = std::max(roof, peak(table) * kTerms * sizeof(float) / sizeof(T));
         const double start = seconds();

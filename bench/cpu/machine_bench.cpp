@@ -1,4 +1,4 @@
-// The tile machine on whole kernels, as a share of the FMA peak of the same process.
+// The tile machine on whole kernels, as a fraction of the FMA peak measured in the same process.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct Kernel {
     IndexOperand all(std::int64_t size) { return IndexOperand::slice(index(0), size); }
 };
 
-/// Forward attention over (heads, S, D): the online softmax over blocks of keys.
+/// Forward attention over (heads, S, D), with an online softmax over blocks of keys.
 ir::Function attention(std::int64_t s, std::int64_t d, std::int64_t block_q, std::int64_t block_k,
                        bool causal, DType dtype) {
     Kernel k;
@@ -95,7 +95,7 @@ ir::Function attention(std::int64_t s, std::int64_t d, std::int64_t block_q, std
     return k.function;
 }
 
-/// C = A B of n x n, one program per tile, the contraction in steps.
+/// C = A B of n x n, one program per tile, in steps along the contraction.
 ir::Function matmul(std::int64_t n, std::int64_t bm, std::int64_t bn, std::int64_t bk) {
     Kernel k;
     ir::Builder& b = k.b;
@@ -116,7 +116,7 @@ ir::Function matmul(std::int64_t n, std::int64_t bm, std::int64_t bn, std::int64
     return k.function;
 }
 
-/// Softmax over rows of n, `block` rows a program.
+/// Softmax over rows of n elements, `block` rows per program.
 ir::Function softmax(std::int64_t rows, std::int64_t n, std::int64_t block) {
     Kernel k;
     ir::Builder& b = k.b;

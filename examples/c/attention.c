@@ -7,7 +7,7 @@
 
 enum { kHeads = 2, kLength = 64, kDim = 16 };
 
-// Memory of ours, as the library sees it: f32, row-major, on the CPU.
+// Our memory as the library sees it: f32, row-major, on the CPU.
 static DLTensor view(float* data, int ndim, int64_t* shape) {
     DLTensor tensor = {0};
     tensor.data = data;
@@ -20,7 +20,7 @@ static DLTensor view(float* data, int ndim, int64_t* shape) {
     return tensor;
 }
 
-// Every function returns a status; tw_error() is the text of this thread's last failure.
+// Every function returns a status; tw_error() is the error text of this thread's last failure.
 static void check(tw_status status) {
     if (status == TW_OK) return;
     fprintf(stderr, "%s: %s\n", status == TW_OUT_OF_MEMORY ? "out of memory" : "failed",

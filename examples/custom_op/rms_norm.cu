@@ -1,8 +1,8 @@
-// RMSNorm over rows, forward and backward, for any mix of dtypes. T: elements of x, W: of the weight
-// and of y, A: what is added up in, float, or double for double.
+// RMSNorm over rows, forward and backward, for any mix of dtypes. T: the dtype of x, W: of the
+// weight and y, A: of sums (double for double, else float).
 #include <tilewright.cuh>
 
-// y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps). A block for each row.
+// y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps). One block per row.
 template <typename T, typename W, typename A>
 __global__ void rms_norm(const T* x, const W* weight, W* y, A* rstd, long long columns, double eps) {
     __shared__ A partial[32];
@@ -21,8 +21,8 @@ __global__ void rms_norm(const T* x, const W* weight, W* y, A* rstd, long long c
     if (threadIdx.x == 0) rstd[blockIdx.x] = r;
 }
 
-// dx = rstd * (g - x * rstd^2 * mean(x * g)) with g = dy * weight. A few blocks share the rows; each
-// adds up its part of dweight = sum over rows of dy * x * rstd.
+// dx = rstd * (g - x * rstd^2 * mean(x * g)) with g = dy * weight. A few blocks share the rows;
+// each sums its part of dweight = sum over rows of dy * x * rstd.
 template <typename T, typename W, typename A>
 __global__ void rms_norm_backward(const W* dy, const T* x, const W* weight, const A* rstd, T* dx,
                                   W* dweight, A* parts, long long rows, long long columns) {
@@ -47,7 +47,7 @@ __global__ void rms_norm_backward(const W* dy, const T* x, const W* weight, cons
     }
 }
 
-// dweight: the sum of those parts. A thread for each column.
+// dweight: the sum of those parts, with one thread per column.
 template <typename T, typename W, typename A, int kParts>
 __global__ void rms_norm_weight(const W* dy, const T* x, const W* weight, const A* rstd, T* dx,
                                 W* dweight, A* parts, long long rows, long long columns) {

@@ -1,9 +1,9 @@
-"""RMSNorm from a file of CUDA C++ to an operation: dtypes, an attribute, its derivative, the CPU.
+"""RMSNorm in CUDA C++ as an operation: dtypes, an attribute, its derivative, the CPU.
 
     c++ -std=c++17 -O2 -shared -fPIC rms_norm_cpu.cpp -o librms_norm_cpu.so -I PREFIX/include
     python rms_norm.py librms_norm_cpu.so
 
-`rms_norm_jax.py` and `rms_norm_torch.py` use what is made here.
+`rms_norm_jax.py` and `rms_norm_torch.py` use the operation made here.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ def check(x, weight):
         )
 
 
-# ---- The backward pass: two launches that share a workspace.
+# ---- The backward pass: two launches with a shared workspace.
 
 
 def backward_types(dy, x, weight, rstd):
@@ -37,7 +37,7 @@ def backward_types(dy, x, weight, rstd):
 
 
 def backward_on_cpu(dy, x, weight, rstd):
-    """A tile program; rows of the grid run in order and add to one dweight."""
+    """A tile program whose grid axis over rows runs in order and adds to one dweight."""
     size = 8
     rows = tw.BlockSpec((size, x.shape[1]), lambda i: (i, 0))
     wide = sum_dtype(x)
@@ -82,19 +82,19 @@ rms_norm_backward = tw.cuda_kernel(
         ),
     ],
     attributes={
-        "parts": tw.Attribute("i32", lambda *_: PARTS),  # a template argument, so no parameter
+        "parts": tw.Attribute("i32", lambda *_: PARTS),  # a template argument, not a parameter
         "rows": tw.Attribute("i64", lambda dy, x, weight, rstd: x.shape[0]),
         "columns": tw.Attribute("i64", lambda dy, x, weight, rstd: x.shape[1]),
     },
     workspace=lambda dy, x, weight, rstd: 8 * PARTS * x.shape[1],
     clear_workspace=True,
     cpu=backward_on_cpu,
-    # The gradient of the weight is a sum over rows: each device sums its own, then all of them.
+    # The weight's gradient is a sum over rows: each device sums its own, then devices are summed.
     sharding_rule=("b n, b n, n, b -> b n, n", {"reduction_factors": ("b",)}),
 )
 
 
-# ---- The forward pass, and what belongs to it.
+# ---- The forward pass.
 
 
 def forward_types(x, weight):
@@ -103,7 +103,7 @@ def forward_types(x, weight):
 
 
 def make_rms_norm(library):
-    """rms_norm(x, weight, eps=1e-5) -> y, rstd; `library` is that of rms_norm_cpu.cpp."""
+    """rms_norm(x, weight, eps=1e-5) -> y, rstd; `library` is built from rms_norm_cpu.cpp."""
     return tw.cuda_kernel(
         SOURCE,
         "rms_norm",
@@ -118,20 +118,20 @@ def make_rms_norm(library):
             "eps": tw.Attribute("f64", 1e-5),
         },
         cpu=tw.CpuFunction(library, "rms_norm"),
-        vjp=rms_norm_backward,  # by names: it takes dy, x, weight, rstd and gives dx, dweight
+        vjp=rms_norm_backward,  # matched by names: takes dy, x, weight, rstd, returns dx, dweight
         sharding_rule="b n, n -> b n, b",
     )
 
 
 def reference(x, weight, eps=1e-5):
-    """In float64: y and rstd."""
+    """y and rstd in float64."""
     x, weight = np.asarray(x, np.float64), np.asarray(weight, np.float64)
     rstd = 1 / np.sqrt((x * x).mean(-1) + eps)
     return x * rstd[:, None] * weight, rstd
 
 
 def reference_gradients(dy, x, weight, eps=1e-5):
-    """In float64: dx and dweight."""
+    """dx and dweight in float64."""
     dy, x, weight = (np.asarray(a, np.float64) for a in (dy, x, weight))
     r = reference(x, weight, eps)[1][:, None]
     g = dy * weight

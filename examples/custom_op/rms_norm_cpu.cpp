@@ -9,7 +9,7 @@
 
 namespace {
 
-// Elements as numbers; _Float16 is GCC's and Clang's.
+// Elements as numbers; _Float16 is a type of GCC and Clang.
 double number(const float* p) {
     return *p;
 }

@@ -1,4 +1,4 @@
-"""The operation of rms_norm.py in JAX: jit, grad, vmap, shards without an all-gather.
+"""The operation of rms_norm.py in JAX: jit, grad, vmap, sharding without an all-gather.
 
 python rms_norm_jax.py librms_norm_cpu.so
 """
@@ -6,7 +6,7 @@ python rms_norm_jax.py librms_norm_cpu.so
 import os
 import sys
 
-# The CPU as eight devices, to show sharding on any machine; before JAX is imported.
+# Makes the CPU eight devices, to show sharding on any machine; has to precede JAX's import.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
@@ -21,7 +21,7 @@ from rms_norm import make_rms_norm, reference, reference_gradients
 
 
 def error(have, want):
-    """The largest of all arrays, in the exact ones' sizes."""
+    """The largest error of all arrays, relative to the exact ones."""
     pairs = zip(jax.tree.leaves(have), jax.tree.leaves(want), strict=True)
     return max(float(abs(jnp.asarray(a, jnp.float32) - b).max() / abs(b).max()) for a, b in pairs)
 
@@ -33,7 +33,7 @@ def main(library):
     weight = 1 + 0.1 * jax.random.normal(keys[2], (256,))
 
     def norm(x, weight):
-        return op(x, weight, eps=1e-3)[0]  # without rstd, which is for the backward pass
+        return op(x, weight, eps=1e-3)[0]  # without rstd, which only the backward pass needs
 
     def step(x, weight, dy):
         y, pullback = jax.vjp(norm, x, weight)
@@ -72,7 +72,7 @@ def main(library):
     )
     def by_hand(x, weight, dy):
         y, pullback = jax.vjp(norm, x, weight)
-        return y, pullback(dy)[1]  # JAX adds the sum over devices: weight is the same on all
+        return y, pullback(dy)[1]  # JAX sums over devices, since the weight is replicated
 
     y, (_, dweight) = exact(x, weight, dy)
     assert error(by_hand(*parts), (y, dweight)) < 1e-5

@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-import tilewright.torch  # noqa: F401, before what calls the kernel is compiled
+import tilewright.torch  # noqa: F401, before compiling code that calls the kernel
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from rms_norm import make_rms_norm, reference, reference_gradients
@@ -18,7 +18,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def error(have, want):
-    """The largest of all tensors, in the exact ones' sizes."""
+    """The largest error of all tensors, relative to the exact ones."""
     off = 0
     for a, b in zip(have, want, strict=True):
         b = torch.as_tensor(b)
@@ -35,7 +35,7 @@ def main(library):
     op = make_rms_norm(library)
 
     def norm(x, weight):
-        return op(x, weight, eps=1e-3)[0]  # without rstd, which is for the backward pass
+        return op(x, weight, eps=1e-3)[0]  # without rstd, which only the backward pass needs
 
     def step(norm, x, weight, dy):
         x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
@@ -67,7 +67,7 @@ def main(library):
 
 
 def sharded(norm, x, weight, dy):
-    """Rows over the ranks: nothing is gathered, and one sum makes the weight's gradient."""
+    """Rows split over ranks: nothing is gathered; one all-reduce gives the weight's gradient."""
     import torch.distributed as dist
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.debug import CommDebugMode

@@ -1,4 +1,4 @@
-"""The cases of the FlexAttention notebook in JAX: outputs and gradients against the definition.
+"""The FlexAttention notebook's cases in JAX: outputs and gradients against the definition.
 
 usage: flex_attention.py [LENGTH]
 """
@@ -11,10 +11,10 @@ import numpy as np
 
 import tilewright.jax as twj
 
-jax.config.update("jax_default_matmul_precision", "highest")  # of the definition, on GPUs
+jax.config.update("jax_default_matmul_precision", "highest")  # for the definition, on GPUs
 heads, dim = 2, 16
 length = int(sys.argv[1]) if len(sys.argv) > 1 else 256
-width = 16  # of the picture whose pixels the positions of sasa and natten are
+width = 16  # of the image whose pixels are the positions in sasa and natten
 height = length // width
 rng = np.random.default_rng(0)
 
@@ -87,7 +87,7 @@ def sasa(b, h, q, kv):
 
 
 def natten(b, h, q, kv):
-    row = jnp.clip(q // width, 3, height - 1 - 3)  # the 7 x 7 kernel stays on the canvas
+    row = jnp.clip(q // width, 3, height - 1 - 3)  # the 7 x 7 window stays inside the image
     column = jnp.clip(q % width, 3, width - 1 - 3)
     return (abs(row - kv // width) <= 3) & (abs(column - kv % width) <= 3)
 
@@ -103,11 +103,11 @@ def jagged(b, h, q, kv):
 
 # ---- Each case: a score mod, its plain form for the definition, a mask.
 
-cases = {  # name: (score_mod, the same for the definition where that differs, mask_mod)
+cases = {  # name: (score_mod, another one for the definition or None, mask_mod)
     "noop": (noop, None, None),
     "checkerboard": (checkerboard, None, None),
     "causal_score": (causal_score, None, None),
-    "alibi_table": (alibi_table, None, causal),  # of slopes, which have gradients
+    "alibi_table": (alibi_table, None, causal),  # slopes from a table, which get gradients
     "alibi_computed": (alibi_computed, None, causal),
     "soft_cap": (soft_cap, None, causal),
     "soft_cap_approx": (soft_cap_approx, soft_cap, causal),
@@ -142,11 +142,11 @@ def dense(score_mod, mask_mod, query, key, value, slopes):
 
 def fused(name, score_mod, mask_mod, query, key, value, slopes):
     score_mod = score_mod and score_of(score_mod, slopes)
-    if name == "jagged":  # packed sequences need no mask of theirs; (tokens, heads) in memory
+    if name == "jagged":  # packed sequences need no mask; (tokens, heads) in memory
         packed = [jnp.swapaxes(x, 1, 2) for x in (query, key, value)]
         out = twj.flex_attention(*packed, causal=True, cu_seqlens=offsets, layout="bshd")
         return jnp.swapaxes(out, 1, 2)
-    if mask_mod is not None and name != "vision":  # as data, which skips blocks
+    if mask_mod is not None and name != "vision":  # as data, so that blocks are skipped
         mask = twj.create_block_mask(mask_mod, None, None, query.shape[2], key.shape[2])
         return twj.flex_attention(query, key, value, score_mod, mask)
     return twj.flex_attention(query, key, value, score_mod, mask_mod=mask_mod)
@@ -173,12 +173,12 @@ for name, (score_mod, plain, mask_mod) in cases.items():
     have, out = ours([*arrays, slopes], weight)
     want, wanted = definition([*arrays, slopes], weight)
     error = jnp.abs(out - wanted).max()
-    # Relative to the largest gradient of each array; ALiBi's slopes collect those of all pairs.
+    # Relative to the largest gradient of each array; ALiBi's slopes sum those of all pairs.
     worst = max(
         float(jnp.abs(a - b).max() / jnp.maximum(jnp.abs(b).max(), 1))
         for a, b in zip(have, want, strict=True)
     )
     print(f"{name:16} error {error:.1e}, of the gradients {worst:.1e}")
-    # The hardware's tanh is within 2^-11, scores so within 2^-10, outputs within 2^-9 max|v|.
+    # The hardware's tanh is within 2^-11, so scores are within 2^-10, outputs within 2^-9 max|v|.
     tolerance = 1e-2 if "approx" in name and jax.default_backend() == "gpu" else 2e-5
     assert error < tolerance and worst < tolerance

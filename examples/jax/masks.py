@@ -1,4 +1,4 @@
-"""Masks of a long context: built, measured, drawn, used under jit."""
+"""Masks for a long context: built, measured, drawn, used under jit."""
 
 import pathlib
 import tempfile
@@ -15,7 +15,7 @@ documents = jnp.asarray(np.repeat(np.arange(40), lengths), jnp.int32)
 
 
 def packed(b, h, i, j):
-    """Documents, causal, with a window; every document's first tokens are seen by all of it."""
+    """Documents, causal, with a window; every document's first tokens are visible in all of it."""
     start = starts[documents[i]]
     return (documents[i] == documents[j]) & (i >= j) & ((i - j < 4096) | (j < start + 4))
 

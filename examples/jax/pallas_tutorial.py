@@ -18,7 +18,7 @@ def matmul_kernel(x_ref, y_ref, z_ref, *, activation):
 
 @functools.partial(jax.jit, static_argnames="activation")
 def matmul(x, y, activation=lambda z: z):
-    """Blocks of 128 x 128, the activation fused; programs of the grid run on all cores."""
+    """Blocks of 128 x 128, with a fused activation; programs of the grid run on all cores."""
     (m, k), n = x.shape, y.shape[1]
     return twj.pallas_call(
         functools.partial(matmul_kernel, activation=activation),
@@ -43,7 +43,7 @@ batch = jax.random.normal(keys[2], (4, 300, 200))
 assert jnp.allclose(jax.vmap(matmul, in_axes=(0, None))(batch, y), batch @ y, atol=1e-4)
 print("vmap: ok")
 
-# ---- Steps of a grid that add into one block: they are seen to touch it, and run in order.
+# ---- Steps of a grid that add into one block: this is detected, and they run in order.
 
 
 def sum_kernel(x_ref, o_ref):
@@ -112,7 +112,7 @@ scores = jnp.where(jnp.tril(jnp.ones((256, 256), bool)), scores, -jnp.inf)
 assert jnp.allclose(jax.jit(attention)(q, k, v), jax.nn.softmax(scores) @ v, atol=1e-5)
 print("attention: ok")
 
-# ---- A derivative of its own: custom_vjp around calls, as ever.
+# ---- A custom derivative: custom_vjp around calls, as usual.
 
 
 @jax.custom_vjp
@@ -136,7 +136,7 @@ want = jax.grad(lambda x: jax.nn.silu(x).sum())(z)
 assert jnp.allclose(jax.grad(lambda x: silu(x).sum())(z), want, atol=1e-5)
 print("gradient: ok")
 
-# ---- interpret=True is the checked mode: it finds what a fast machine reads or writes silently.
+# ---- interpret=True is the checked mode: it finds errors that otherwise go unnoticed.
 
 
 def shifted(x_ref, o_ref):

@@ -30,7 +30,7 @@ def initial(key):
 
 
 def attend(layer, x, documents):
-    """Causal within each document; scores are capped, then lowered with distance."""
+    """Causal within each document; scores are capped, then reduced with distance."""
     q, k, v = jnp.split((x @ layer["qkv"]).reshape(*x.shape[:2], HEADS, -1), 3, -1)
 
     def score(s, b, h, i, j):
@@ -54,7 +54,7 @@ def logits(parameters, tokens, documents):
 def loss(parameters, tokens, documents):
     predicted = jax.nn.log_softmax(logits(parameters, tokens, documents)[:, :-1])
     right = jnp.take_along_axis(predicted, tokens[:, 1:, None], -1)[..., 0]
-    inside = documents[:, 1:] == documents[:, :-1]  # no document foretells the next one
+    inside = documents[:, 1:] == documents[:, :-1]  # no loss across documents
     return -(right * inside).sum() / inside.sum()
 
 
@@ -66,7 +66,7 @@ def step(parameters, tokens, documents):
 
 rng = np.random.default_rng(0)
 documents = jnp.asarray(np.sort(rng.integers(0, 5, (4, LENGTH))), jnp.int32)
-steps = rng.integers(1, 4, (4, 5))  # each document counts in steps of its own
+steps = rng.integers(1, 4, (4, 5))  # each document counts with its own step
 stride = jnp.take_along_axis(jnp.asarray(steps), documents, 1)
 tokens = (jnp.cumsum(stride, 1) % VOCABULARY).astype(jnp.int32)
 

@@ -1,4 +1,4 @@
-"""vmap: the same matrix product over a batch, and over a batch of x with one shared y."""
+"""vmap: a matrix product over a batch, and over a batch of x with one shared y."""
 
 import numpy as np
 

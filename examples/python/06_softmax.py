@@ -1,5 +1,5 @@
-"""Softmax over the rows of a matrix whose row length is no multiple of anything: lanes past the end
-of a row read `other`."""
+"""Softmax over the rows of a matrix whose row length is not a multiple of the block: lanes past the
+end of a row read `other`."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""2-D convolution by slices: a program makes one band of output rows as a sum of shifted slices of
-the image. Rows above and below the image read as zero, which is the padding."""
+"""2-D convolution by slices: a program computes one band of output rows as a sum of shifted slices
+of the image. Rows outside of the image read as zero, which is the padding."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""The backward pass of the Pallas form: a delta preprocess, then two scans, one for dK and dV over
-the queries and one for dQ over the keys."""
+"""The backward pass in the Pallas form: delta is computed first, then two scans: one over the
+queries for dK and dV, one over the keys for dQ."""
 
 import numpy as np
 import pallas_attention as pallas

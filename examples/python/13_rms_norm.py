@@ -1,4 +1,4 @@
-"""RMSNorm of bf16 rows with f32 weights, forward and backward: one program walks over a block of
+"""RMSNorm of bf16 rows with f32 weights, forward and backward: each program handles a block of
 rows; the weight's gradient is summed per program and then, in order, over the programs."""
 
 import ml_dtypes

@@ -1,5 +1,6 @@
-"""LayerNorm forward and backward: the statistics are outputs of the forward pass, so that the
-backward pass reads the rows once; weight and bias gradients are partial sums and a second sum."""
+"""LayerNorm forward and backward: the forward pass also outputs the statistics, so that the
+backward pass reads the rows once; a second call adds up partial sums of the weight and bias
+gradients."""
 
 import numpy as np
 

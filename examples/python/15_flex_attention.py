@@ -1,5 +1,5 @@
-"""Programmable attention: ALiBi with learned slopes under a sliding window of documents, with the
-gradients of everything, beside the same written densely."""
+"""Programmable attention: ALiBi with learned slopes under a sliding window within documents, with
+all gradients, checked against a dense computation."""
 
 import numpy as np
 
@@ -36,7 +36,7 @@ dp = np.broadcast_to(v.astype(np.float64).sum(-1)[:, :, None, :], p.shape)
 ds = p * (dp - (p * dp).sum(-1, keepdims=True))
 d_slopes = (ds * (j - i)).sum((0, 2, 3))
 
-# The same from text, and the mask as data that many calls share.
+# The same mods from text, and the mask as data that many calls can share.
 mask = tw.create_block_mask(
     tw.parse_mod("0 <= q - kv <= 40 and q // 50 == kv // 50"), None, None, LENGTH, LENGTH
 )

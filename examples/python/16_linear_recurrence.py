@@ -1,5 +1,5 @@
-"""The recurrence of state-space models, h[t] = a[t] h[t - 1] + b[t], as a scan of affine maps: they
-are associative, so all steps of a sequence run at once."""
+"""The recurrence of state-space models, h[t] = a[t] h[t - 1] + b[t], as a scan of affine maps:
+their composition is associative, so all steps of a sequence are computed in parallel."""
 
 import numpy as np
 

@@ -1,6 +1,5 @@
-"""Routing of a mixture of experts: each token goes to the experts with its largest scores, weighted
-by the softmax over them. The weights of all experts come out dense, zero where a token does not
-go."""
+"""Routing in a mixture of experts: each token goes to the experts with its largest scores, weighted
+by the softmax over them. The weights are returned dense, with zeros for the other experts."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
-"""Grouped matrix products: the rows of x are sorted by expert, and each expert multiplies its own by
-its own weights. Groups have any number of rows, none included: a table names the expert, the first
-row and the end of each tile of rows, and a mask keeps a group's last tile from the next group."""
+"""Grouped matrix products: the rows of x are sorted by expert, and each expert multiplies its rows
+by its weights. Groups have any number of rows, including none: a table gives the expert, the first
+row and the end of each tile of rows, and a mask keeps a group's last tile out of the next group."""
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +20,7 @@ def grouped_matmul(x, weights, expert, first, end, z):
 
 
 def tile_table(sizes):
-    """Of each tile of BLOCK_M rows: its expert, its first row, and where the expert's rows end."""
+    """For each tile of BLOCK_M rows: its expert, its first row, and where the expert's rows end."""
     ends = np.cumsum(sizes)
     rows = [
         (expert, row, end)

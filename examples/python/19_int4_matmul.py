@@ -1,5 +1,5 @@
-"""A matrix product with weights of 4 bits: two in a byte, a scale for each 64 rows of a column. They
-become bf16 inside the kernel, so that memory holds and moves a quarter of the bytes."""
+"""A matrix product with 4-bit weights: two per byte, and a scale for every 64 rows of a column. The
+kernel converts them to bf16, so that memory holds and moves a quarter of the bytes."""
 
 import ml_dtypes
 import numpy as np

@@ -1,5 +1,5 @@
-"""A matrix product of 8-bit floats: each row of x and each column of w has a scale that brings its
-largest element to the format's largest, 448. The scales of a block multiply its sum once."""
+"""A matrix product of 8-bit floats: each row of x and each column of w has a scale that maps its
+largest element to the format's largest, 448. The scales multiply the sum of a block once."""
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,7 @@ def scaled_matmul(x, w, row_scales, column_scales, z):
 
 
 def quantise(values):
-    """Rows as e4m3, and the scales that bring them back."""
+    """Rows as e4m3, and the scales that undo the conversion."""
     scales = np.abs(values).max(1, keepdims=True) / 448
     return (values / scales).astype(E4M3), scales[:, 0].astype(np.float32)
 

@@ -18,7 +18,7 @@ out, pullback = tw.flex_attention_vjp(query, key, value, score_mod=alibi, causal
 gradients = pullback(np.ones_like(out))
 print("out", out.shape, "gradient of the slopes", gradients.captured[0])
 
-# A slope's derivative, by differences of the definition.
+# A slope's derivative by finite differences of the definition.
 step = 1e-5
 losses = []
 for sign in (1, -1):

@@ -1,4 +1,4 @@
-"""Attention with a mod and a mask, exported to a folder and run from it: no mod is traced there."""
+"""Attention with a mod and a mask, exported to a folder and run from it without tracing mods."""
 
 import pathlib
 import subprocess
@@ -31,7 +31,7 @@ with tempfile.TemporaryDirectory() as folder:
     tw.export(attention, folder, query, key, value, name="documents", names=names)
     print(*sorted(path.name for path in pathlib.Path(folder).iterdir()))
 
-    # Another process has the folder alone.
+    # Another process, which has only the folder.
     np.savez(f"{folder}/arrays.npz", query=query, key=key, value=value)
     program = """
 import sys, numpy as np, tilewright as tw

@@ -1,4 +1,4 @@
-"""The cases of the FlexAttention notebook: a mod each, drawn and checked against the definition.
+"""The FlexAttention notebook's cases: one mod each, drawn and checked against the definition.
 
 usage: notebook.py [LENGTH [FOLDER]]: with a folder, the pictures of the masks are written there.
 """
@@ -136,7 +136,7 @@ cases["jagged"] = dict(causal=True, cu_seqlens=offsets, layout="bshd")
 
 
 def draw(name, q_len, kv_len, arguments, folder):
-    """The picture of a case's mask: of its mask mod, its causal rule, or its scores of -inf."""
+    """Draws a case's mask, given by its mask mod, by causal, or by scores of -inf."""
     mod = arguments.get("mask_mod") or arguments.get("score_mod")
     if "cu_seqlens" in arguments:
         mod = tw.masks.jagged(tw.masks.causal(), tw.capture(arguments["cu_seqlens"]))
@@ -149,7 +149,7 @@ def draw(name, q_len, kv_len, arguments, folder):
         )
 
 
-# The score mods once more, by NumPy on whole rows.
+# The score mods again, in NumPy on whole rows.
 steepness = np.exp2(-8 * np.arange(1, heads + 1) / heads)[:, None, None]
 plain = {
     "checkerboard": lambda score, q, kv: np.where((kv - q) % 2 == 0, score, score / 2),
@@ -162,7 +162,7 @@ plain = {
 
 
 def dense(name, query, key, value, mask_mod=None, causal=False, **others):
-    """The definition, pair by pair, for heads in the second dimension."""
+    """The definition on all pairs, with heads in the second dimension."""
     score = query @ np.swapaxes(key, 2, 3) / np.sqrt(query.shape[3])
     q, kv = np.arange(query.shape[2])[:, None], np.arange(key.shape[2])
     if name in plain:
@@ -191,7 +191,7 @@ for name, arguments in cases.items():
     else:
         want = dense(name, query, key, value, **arguments)
     error = np.abs(out - want).max()
-    # The rows of V sum the columns of the probabilities, whose rows sum to 1.
+    # With dout = 1 this sums all probabilities, whose rows sum to 1.
     total = gradients.value.sum()
     print(f"{name:16} error {error:.1e}, sum of the gradient of value {total:.1f}")
     assert error < 1e-5 and abs(total - out.size) < 1e-3 * out.size

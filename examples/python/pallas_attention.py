@@ -1,7 +1,7 @@
-"""Attention in the form of JAX's Pallas `attention` module: one kernel forward, a delta preprocess,
-and one backward kernel with two scans. Arrays are (batch, sequence, heads, dim).
+"""Attention in the form of JAX's Pallas `attention` module: one forward kernel, one that computes
+delta, and one backward kernel with two scans. Arrays are (batch, sequence, heads, dim).
 
-`tw.flex_attention` is the form to use; this one shows the language on a kernel that many know.
+Programs should use `tw.flex_attention`; this shows the language on a well-known kernel.
 """
 
 import functools
@@ -12,14 +12,14 @@ import numpy as np
 
 import tilewright as tw
 
-#: Finite, so that a fully masked row is an average and never NaN.
+#: Finite, so that a fully masked row gives an average and not NaN.
 MASK_VALUE = -0.7 * float(np.finfo(np.float32).max)
 LOG2_E = 1.44269504088896340736
 F32 = np.float32
 
 
 class State(NamedTuple):
-    """What the forward kernel carries over blocks of keys."""
+    """The forward kernel's carry over blocks of keys."""
 
     max: tw.Tile
     sum: tw.Tile
@@ -27,7 +27,7 @@ class State(NamedTuple):
 
 
 def scores(q, k, first_q, first_k, segment_ids, *, sm_scale, causal, kv_length):
-    """Masked scores of a block of queries against a block of keys, in units of log 2."""
+    """Masked scores of a block of queries against a block of keys, to base 2."""
     block_q, block_k = q.shape[0], k.shape[0]
     s = tw.dot(q, k, trans_b=True) * (sm_scale * LOG2_E)
     rows = (first_q + tw.arange(block_q, dtype=np.int64))[:, None]
@@ -156,7 +156,7 @@ def forward(
     q, k, v, segment_ids=None, *, sm_scale=1.0, causal=False, block_q=128, block_k=128,
     interpret=False,
 ):  # fmt: skip
-    """(out, lse); lse is the residual of the backward pass, in units of log 2 as in Pallas."""
+    """(out, lse); lse is the residual for the backward pass, to base 2 as in Pallas."""
     batch, length, heads, _ = q.shape
     kv_length = k.shape[1]
     block_q, block_k = min(block_q, length), min(block_k, kv_length)
@@ -181,7 +181,7 @@ def forward(
 def backward(
     q, k, v, segment_ids, out, lse, dout, *, sm_scale=1.0, causal=False, block_q=128, block_k=128
 ):
-    """(dq, dk, dv) from what the forward pass gave."""
+    """(dq, dk, dv) from the results of the forward pass."""
     batch, length, heads, _ = q.shape
     kv_length = k.shape[1]
     block_q, block_k = min(block_q, length), min(block_k, kv_length)
@@ -196,7 +196,7 @@ def backward(
     )
     call = tw.call(
         mha_backward,
-        # A program makes one block of keys and one of queries, as long as there are any.
+        # A program handles one block of keys and one of queries, as far as there are any.
         grid=(max(blocks_q, blocks_k), batch, heads),
         in_specs=[
             whole, whole, whole, None if segment_ids is None else ids, whole, statistics, statistics

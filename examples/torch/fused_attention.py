@@ -1,7 +1,7 @@
-"""The fused attention of Triton's tutorial, with its test: `attention(q, k, v, causal, sm_scale)`.
+"""Triton's fused-attention tutorial, with its test: `attention(q, k, v, causal, sm_scale)`.
 
-On the CPU, or on a GPU with `--device cuda`; `--bench` prints times of both directions beside those
-of torch.nn.functional.scaled_dot_product_attention.
+Runs on the CPU, or on a GPU with `--device cuda`; `--bench` prints forward and backward times
+beside those of torch.nn.functional.scaled_dot_product_attention.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import tilewright.torch as twt
 
 
 def reference(q, k, v, causal, sm_scale):
-    """The definition, in torch's operations."""
+    """The definition in torch operations."""
     p = torch.matmul(q, k.transpose(2, 3)) * sm_scale
     if causal:
         p = p.masked_fill(~torch.ones_like(p, dtype=torch.bool).tril(), float("-inf"))

@@ -17,7 +17,7 @@ VOCABULARY, CAP = 32, 20.0
 
 
 def fused(q, k, v, slopes, documents):
-    """Causal within each document; scores are capped, then lowered with distance."""
+    """Causal within each document; scores are capped, then reduced with distance."""
 
     def score(s, b, h, i, j):
         return CAP * torch.tanh(s / CAP) + slopes[h] * (j - i)
@@ -75,7 +75,7 @@ class Transformer(nn.Module):
 
 
 def batch_of(batch, length, documents, device):
-    """Tokens of packed documents, each of which counts in steps of its own; and whose they are."""
+    """Tokens of packed documents, each of which counts with its own step, and document ids."""
     ids = torch.randint(documents, (batch, length), device=device).sort(1).values
     steps = torch.randint(1, 4, (batch, documents), device=device)
     return steps.gather(1, ids).cumsum(1) % VOCABULARY, ids
@@ -83,7 +83,7 @@ def batch_of(batch, length, documents, device):
 
 def loss_of(model, tokens, documents):
     logits = model(tokens, documents)[:, :-1]
-    inside = documents[:, 1:] == documents[:, :-1]  # no document foretells the next one
+    inside = documents[:, 1:] == documents[:, :-1]  # no loss across documents
     return nn.functional.cross_entropy(logits[inside], tokens[:, 1:][inside])
 
 
@@ -115,7 +115,7 @@ def train(device, steps=40):
 
 
 def compare(device, length, rounds):
-    """Milliseconds of a training step of a longer batch; the ways are interleaved."""
+    """Milliseconds of a training step with a longer batch, for alternating implementations."""
     torch.manual_seed(0)
     tokens, documents = batch_of(1, length, 8, device)
     ways = {
@@ -137,7 +137,7 @@ def compare(device, length, rounds):
     for _ in range(rounds):
         for name, timer in steps.items():
             times[name].append(timer.timeit(1).median * 1e3)
-    # The least of the rounds, which what else the machine does disturbs least.
+    # The minimum of the rounds, which other work on the machine disturbs least.
     least = {name: min(found) for name, found in times.items()}
     for name, milliseconds in least.items():
         print(f"{name:32} {milliseconds:8.1f} ms, median {statistics.median(times[name]):8.1f}")

@@ -1,7 +1,7 @@
-// What compilers must be able to do, and what the library exports. Every public header includes it.
+// Checks the compiler and marks what the library exports. Every public header includes it.
 #pragma once
 
-// The missing #include ends the compilation: hundreds of errors would follow.
+// An #include that is not found stops the compiler before it reports hundreds of errors.
 #if defined(__cplusplus) && __cplusplus < 202002L
 #error "Tilewright needs C++20: compile with -std=c++20, with GCC 12 or Clang 15 or newer"
 #include "tilewright needs C++20"

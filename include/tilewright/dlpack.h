@@ -1,4 +1,4 @@
-// The structs of DLPack, the exchange format of tensors in memory (ABI of DLPack 1.3). Also C.
+// The structs of DLPack, a format for exchanging tensors in memory (ABI of version 1.3). Also C.
 #pragma once
 
 #include <stdint.h>  // NOLINT(modernize-deprecated-headers): C includes this file
@@ -42,7 +42,7 @@ typedef struct {
     uint64_t byte_offset;
 } DLTensor;
 
-/// A tensor with its owner; the consumer calls `deleter` once when it is done.
+/// A tensor with its owner; the consumer calls `deleter` once when done.
 typedef struct DLManagedTensor {
     DLTensor dl_tensor;
     void* manager_ctx;
@@ -65,9 +65,9 @@ typedef struct DLManagedTensorVersioned {
     DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
-/// How a framework gives and takes tensors without Python in between (DLPack 1.3): a capsule
-/// "dlpack_exchange_api" that its tensor class has as `__dlpack_c_exchange_api__`. The functions
-/// give 0, or -1 with a Python error set; Python objects are `PyObject*`.
+/// How a framework exchanges tensors without calling Python (DLPack 1.3): its tensor class has a
+/// capsule "dlpack_exchange_api" as `__dlpack_c_exchange_api__`. The functions return 0, or -1 with
+/// a Python error set; Python objects are `PyObject*`.
 typedef struct DLPackExchangeAPIHeader {
     DLPackVersion version;
     struct DLPackExchangeAPIHeader* prev_api;  ///< of an older major version, or null
@@ -84,7 +84,7 @@ typedef struct DLPackExchangeAPI {
     int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned* tensor, void** out);
     /// A view that the object keeps alive; may be null.
     int (*dltensor_from_py_object_no_sync)(void* object, DLTensor* out);
-    /// The stream that the framework gives this thread's work to.
+    /// The stream on which the framework runs this thread's work.
     int (*current_work_stream)(DLDeviceType device_type, int32_t device_id, void** out);
 } DLPackExchangeAPI;
 

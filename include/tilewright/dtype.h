@@ -9,7 +9,7 @@
 
 namespace TW_API tilewright {
 
-/// Type of one element. `boolean` occupies one byte in memory, 0 or 1 (any non-zero byte reads as
+/// Type of one element. `boolean` takes one byte in memory, 0 or 1 (any non-zero byte reads as
 /// true).
 enum class DType : std::uint8_t {
     boolean,
@@ -48,7 +48,7 @@ inline constexpr DType f8e4m3 = DType::f8e4m3;
 inline constexpr DType f8e5m2 = DType::f8e5m2;
 
 namespace detail {
-// Not in the function: there every call would build the table anew.
+// Outside the function, where every call would build the table again.
 inline constexpr int kSizes[kNumDTypes] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1};
 }  // namespace detail
 
@@ -68,7 +68,7 @@ constexpr bool is_signed(DType type) {
            is_float(type);
 }
 
-/// Text name: "bool", "i32", "bf16", ...
+/// The name in text: "bool", "i32", "bf16", ...
 std::string_view name(DType type);
 
 /// Inverse of `name`; nullopt for an unknown name.

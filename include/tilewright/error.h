@@ -14,13 +14,13 @@ class Error : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// Bad input. The text has the form `[operation] expected X but got Y` and names the argument.
+/// Bad input. The text reads `[operation] expected X but got Y` and names the argument.
 class UserError : public Error {
   public:
     using Error::Error;
 };
 
-/// More memory of the host than there is; the text says how much was wanted, or for what.
+/// The host is out of memory; the text says how much was needed, or for what.
 class OutOfMemory : public Error {
   public:
     using Error::Error;
@@ -32,9 +32,9 @@ class InternalError : public Error {
     using Error::Error;
 };
 
-/// A failure that the CUDA driver reports: out of memory, a bad launch, a lost device. After some,
-/// such as an illegal address or a failed launch, the driver refuses all further work of the
-/// process; the text then says that only a restart of the process helps.
+/// A failure reported by the CUDA driver: out of memory, a bad launch, a lost device. After some of
+/// them, such as an illegal address, the driver refuses all further work of the process; the text
+/// then says that only a restart of the process helps.
 class CudaError : public Error {
   public:
     CudaError(const std::string& text, int status) : Error(text), code(status) {}

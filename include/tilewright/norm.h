@@ -9,11 +9,11 @@ namespace TW_API tilewright {
 /// Options of the norms.
 struct NormOptions {
     double eps = 1e-5;
-    Tensor residual = {};  ///< shape and dtype of x; the norm is taken of x + residual
+    Tensor residual = {};  ///< shape and dtype of x; x + residual is normalised
     bool checked = false;  ///< run in the checked mode: bounds, NaN poison, races. Slow
 };
 
-/// What a norm gives. `rows` stands for the dimensions of x that are not normalised.
+/// Results of a norm. `rows` stands for the dimensions of x that are not normalised.
 struct NormOutput {
     Tensor y;                  ///< shape of x, in the weight's dtype (x's without a weight)
     Tensor sum;                ///< x + residual in x's dtype; x itself without a residual
@@ -27,18 +27,19 @@ struct NormGradients {
     Tensor bias;    ///< likewise; layer_norm only
 };
 
-/// y = x / sqrt(mean(x^2) + eps) * weight over all dimensions of the weight, which are the last
-/// ones of x; over the last one without a weight. x and the weight are f32, f64, f16 or bf16 each,
-/// of any strides, with rows of any length. UserError for other dtypes and shapes.
+/// RMSNorm (Zhang and Sennrich, 2019): y = x / sqrt(mean(x^2) + eps) * weight over the weight's
+/// dimensions, which are the last ones of x; without a weight, over the last dimension. x and the
+/// weight are each f32, f64, f16 or bf16, with any strides and row length. UserError for other
+/// dtypes and shapes.
 NormOutput rms_norm(const Tensor& x, const Tensor& weight = {}, const NormOptions& options = {});
 
-/// y = (x - mean) / sqrt(variance + eps) * weight + bias. A bias has the shape and dtype of
-/// the weight, and comes with one.
+/// LayerNorm (Ba et al., 2016): y = (x - mean) / sqrt(variance + eps) * weight + bias. A bias has
+/// the shape and dtype of the weight and requires one.
 NormOutput layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
                       const NormOptions& options = {});
 
-/// Gradients for dy (shape and dtype of y). `forward` is what rms_norm gave; `dsum`, if given, is
-/// the gradient of its `sum`. Deterministic: the weight's gradient is summed in a fixed order.
+/// Gradients for dy (shape and dtype of y). `forward` is what rms_norm returned; `dsum`, if given,
+/// is the gradient of its `sum`. Deterministic: the weight's gradient is summed in a fixed order.
 NormGradients rms_norm_backward(const NormOutput& forward, const Tensor& weight, const Tensor& dy,
                                 const Tensor& dsum = {}, const NormOptions& options = {});
 
@@ -47,8 +48,8 @@ NormGradients layer_norm_backward(const NormOutput& forward, const Tensor& weigh
                                   const Tensor& bias, const Tensor& dy, const Tensor& dsum = {},
                                   const NormOptions& options = {});
 
-/// The same into tensors of the caller, without gaps, of the dtypes and shapes that the functions
-/// above give: fresh memory costs more than the norm. `out.sum` is used with a residual only.
+/// The same into the caller's tensors, without gaps, with the dtypes and shapes that the functions
+/// above return: allocating costs more than the norm. `out.sum` is used only with a residual.
 void rms_norm_into(const NormOutput& out, const Tensor& x, const Tensor& weight = {},
                    const NormOptions& options = {});
 void layer_norm_into(const NormOutput& out, const Tensor& x, const Tensor& weight = {},

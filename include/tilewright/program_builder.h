@@ -1,4 +1,4 @@
-// Builds kernels of the tile IR instruction by instruction: for front ends whose graphs are typed.
+// Builds kernels of the tile IR instruction by instruction, for front ends whose graphs are typed.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,20 @@
 
 namespace TW_API tilewright {
 
-/// Least and greatest value of an integer or bool.
+/// Smallest and largest value of an integer or bool.
 struct IntegerRange {
     std::int64_t low = 0, high = 0;
 };
 
-/// A kernel of the tile IR (docs/reference/ir.md) under construction. Operations go by the names of
-/// docs/reference/ops.md and take exactly the operands that they take there: what promotes dtypes
-/// and broadcasts shapes is the kernel language, `tilewright/lang.h`, which builds the same IR.
+/// A kernel of the tile IR (docs/reference/ir.md) under construction. Operations have the names and
+/// take exactly the operands of docs/reference/ops.md: promotion of dtypes and broadcasting of
+/// shapes belong to the kernel language, `tilewright/lang.h`, which builds the same IR.
 ///
-/// Every instruction is checked when it is added: UserError "[op] expected X but got Y", with the
-/// source line where one is set, for one that does not fit. One builder belongs to one thread.
+/// Every instruction is checked when it is added: a bad one throws UserError "[op] expected X but
+/// got Y", with the source line if one is set. A builder belongs to one thread.
 class ProgramBuilder {
   public:
-    /// A tile, a scalar or a Ref of this program. Those of a loop's body or of a branch end with
-    /// it.
+    /// A tile, a scalar or a Ref of this program. Values of a loop body or a branch end with it.
     using Value = std::uint32_t;
     using Values = std::vector<Value>;
 
@@ -37,12 +36,12 @@ class ProgramBuilder {
     struct Index {
         enum class Kind : std::uint8_t { scalar, slice, tile };
         Kind kind = Kind::scalar;
-        Value start = 0;          ///< an integer scalar; of a tile the indices
+        Value start = 0;          ///< an integer scalar; for Kind::tile, the indices
         std::int64_t size = 1;    ///< slice: elements start, start + stride, ...
         std::int64_t stride = 1;  ///< slice
     };
 
-    /// What an operation has besides operands; each one reads what concerns it.
+    /// What an operation takes besides operands; each one reads the members that it uses.
     struct Attributes {
         int axis = 0;
         bool approx = false;
@@ -65,7 +64,7 @@ class ProgramBuilder {
         };
         std::int64_t offset = 0;
         std::vector<Term> terms;          ///< each scalar once
-        std::vector<std::int64_t> steps;  ///< one for each axis; none of a scalar
+        std::vector<std::int64_t> steps;  ///< one for each axis; none for a scalar
     };
 
     explicit ProgramBuilder(std::string name);
@@ -73,23 +72,23 @@ class ProgramBuilder {
     ProgramBuilder(const ProgramBuilder&) = delete;
     ProgramBuilder& operator=(const ProgramBuilder&) = delete;
 
-    /// An array of the caller, as the next parameter; extents of -1 come with the call. Refs of one
-    /// non-negative `alias_group` may share memory.
+    /// An array of the caller, as the next parameter; extents of -1 are taken from the call. Refs
+    /// with the same non-negative `alias_group` may share memory.
     Value ref(std::string name, DType dtype, std::vector<std::int64_t> extents,
               int alias_group = -1);
-    /// Memory of the program's own.
+    /// Memory private to a program.
     Value scratch(std::string name, DType dtype, std::vector<std::int64_t> extents);
-    /// Appends an axis to the grid; -1: its extent comes with the call.
+    /// Appends an axis to the grid; an extent of -1 is taken from the call.
     void add_grid_axis(std::int64_t extent);
     /// 0: the compiler chooses.
     void set_hints(int num_warps, int num_stages);
     /// The source line of the instructions that follow.
     void set_location(std::string_view file, int line);
 
-    /// One value in every element. Constants stand in front of the program, each once.
+    /// One value in every element. Equal constants are stored once, at the start of the program.
     Value constant(DType dtype, std::span<const std::int64_t> shape, double value);
     Value constant_int(DType dtype, std::span<const std::int64_t> shape, std::int64_t value);
-    /// Any operation of one result but constants, memory and control flow.
+    /// Any operation with one result other than constants, memory and control flow.
     Value apply(std::string_view op, std::span<const Value> operands, DType dtype,
                 std::span<const std::int64_t> shape, const Attributes& attributes);
 
@@ -97,7 +96,7 @@ class ProgramBuilder {
                std::optional<Value> other = {});
     void store(Value ref, std::span<const Index> indices, Value value,
                std::optional<Value> mask = {});
-    /// "atomic_add", "atomic_max", "atomic_min", "atomic_xchg" of one value, "atomic_cas" of the
+    /// "atomic_add", "atomic_max", "atomic_min" and "atomic_xchg" take one value, "atomic_cas" the
     /// expected and the desired one. Returns the old elements.
     Value atomic(std::string_view op, Value ref, std::span<const Index> indices,
                  std::span<const Value> values, std::optional<Value> mask = {});
@@ -105,7 +104,8 @@ class ProgramBuilder {
     void debug_print(std::string format, std::span<const Value> operands);
     void debug_check(Value condition, std::string message);
 
-    /// `body(i, carries)` gives the next carries; i runs from low to high by step, i64 scalars.
+    /// `body(i, carries)` returns the next carries; i goes from low up to but not including high by
+    /// step, all i64 scalars.
     Values for_loop(Value low, Value high, Value step, std::span<const Value> init,
                     const std::function<Values(Value i, const Values& carries)>& body);
     Values while_loop(std::span<const Value> init,
@@ -114,13 +114,13 @@ class ProgramBuilder {
     Values if_else(Value condition, const std::function<Values()>& then_branch,
                    const std::function<Values()>& else_branch);
 
-    /// The linear form of an integer where no operation wraps; nothing for other dtypes and for a
-    /// tile that is not linear. A scalar that is not linear in others is a term of its own.
+    /// The linear form of an integer if no operation wraps; nullopt for other dtypes and for tiles
+    /// that are not linear. A scalar that is not linear in others is a term by itself.
     std::optional<IndexForm> index_form(Value value) const;
-    /// Bounds of every element; nothing where it may be any value of its dtype, and for floats.
+    /// Bounds of every element; nullopt for floats and if it may be any value of its dtype.
     std::optional<IntegerRange> range(Value value) const;
 
-    /// The program as text, with source lines: what `Program` takes.
+    /// The program as text with source lines, as `Program` takes it.
     std::string text() const;
 
   private:
@@ -128,9 +128,9 @@ class ProgramBuilder {
     std::unique_ptr<State> state_;
 };
 
-/// What an elementwise operation gives over ranges of its operands: `in` is the dtype of the
-/// operands (of select: of what is chosen from), `out` that of the result. Nothing where it may be
-/// any value, as after an overflow.
+/// The range of an elementwise operation's result, given those of its operands: `in` is the dtype
+/// of the operands (for select, of the values to choose from), `out` that of the result. Nothing
+/// where the result may be any value, as after an overflow.
 std::optional<IntegerRange> integer_range(std::string_view op, DType in, DType out,
                                           std::span<const IntegerRange> operands);
 

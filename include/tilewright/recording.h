@@ -1,4 +1,4 @@
-// Recordings: what an operation launched, to be launched again without its host work.
+// Recordings: what an operation launched, for launching it again without the host work.
 #pragma once
 
 #include <functional>
@@ -11,23 +11,23 @@
 
 namespace TW_API tilewright {
 
-/// The launches of one run of an operation on the CPU, to be repeated on other arrays of the same
-/// dtypes, shapes and strides: no checks, no look-ups, no choices. Immutable; may run on many
+/// The launches of one run of an operation on the CPU, for repeating them on other arrays with the
+/// same dtypes, shapes and strides, without checks, lookups or choices. Immutable; may run on many
 /// threads at once. Copies share it.
 class Recording {
   public:
-    /// An operation on the arrays that it is given.
+    /// An operation on the given arrays.
     using Operation = std::function<void(const std::vector<Tensor>&)>;
 
-    /// Runs `operation` on `arrays`, and keeps what this thread launches meanwhile. Its choices may
-    /// depend on dtypes, shapes and strides; where it looks at elements by way of Tensor, or writes
-    /// them, the recording is not complete.
+    /// Runs `operation` on `arrays` and records what this thread launches meanwhile. The
+    /// operation's choices may depend on dtypes, shapes and strides; if it reads or writes elements
+    /// through Tensor, the recording is not complete.
     static Recording of(const std::vector<Tensor>& arrays, const Operation& operation);
 
     /// Whether the operation did nothing but launch kernels on the arrays, on new memory, and on
-    /// owned memory that was there before, whose elements may be read again.
+    /// owned memory that existed before, whose elements a repeat reads again.
     bool complete() const;
-    /// The same launches on arrays at these addresses. Only for complete recordings.
+    /// Repeats the launches on arrays at these addresses. Only for complete recordings.
     void repeat(std::span<void* const> arrays) const;
 
   private:

@@ -39,7 +39,7 @@ class Grid {
     std::function<std::vector<std::int64_t>(std::span<const Tensor>)> function_;
 };
 
-/// Types of the outputs. May be a function of the inputs.
+/// Dtypes and shapes of the outputs. May be a function of the inputs.
 class OutTypes {
   public:
     OutTypes() = default;
@@ -78,22 +78,22 @@ struct CallOptions {
     std::vector<BlockSpec> in = {};
     std::vector<BlockSpec> out = {};
     OutTypes out_type = {};
-    /// Memory private to a program, kept between the steps of sequential axes; undefined at first.
+    /// Memory private to a program, kept between the steps of sequential axes; uninitialised.
     std::vector<TensorType> scratch = {};
     std::vector<Alias> aliases = {};
     /// Grid axes whose steps run in order inside one program.
     std::vector<int> sequential = {};
     /// Dimensions, by argument (inputs, then outputs), whose extent may change without a new trace:
-    /// {{0, {1}}, {2, {1}}} frees dimension 1 of the first of two inputs and of the output whose
-    /// extent follows it. Such a dimension needs a whole-array spec or a block narrower than it.
+    /// {{0, {1}}, {2, {1}}} makes dimension 1 dynamic in the first of two inputs and in the output
+    /// that follows it. Such a dimension needs a whole-array spec or a smaller block.
     std::map<int, std::vector<int>> dynamic = {};
     std::string name = {};  ///< in place of the kernel's name
-    /// Hints of the GPU, 0 to 1024; 0: chosen by the compiler. Warps are a power of two, of which
-    /// a program has at most 16; the debug log says where it has fewer.
+    /// Hints for GPUs, 0 to 1024; 0: chosen by the compiler. The number of warps is a power of two;
+    /// a program uses at most 16, and the debug log says where it uses fewer.
     int num_warps = 0;
     int num_stages = 0;
     bool debug = false;      ///< print the IR when it is traced
-    bool profile = false;    ///< take the times of each line on CPUs, for Call::profile
+    bool profile = false;    ///< time each line on CPUs, for Call::profile
     bool interpret = false;  ///< checked mode: bounds, NaN poison, races between programs. Slow
     CostEstimate cost = {};
 };
@@ -102,8 +102,9 @@ namespace detail {
 class CallState;
 }
 
-/// A kernel bound to its grid and block specs. Callable from many threads; each signature of inputs
-/// is traced and compiled once. Copies share the compiled programs.
+/// A kernel bound to its grid and block specs. May be called from many threads; each signature of
+/// inputs is traced and compiled once. Copies share the compiled programs. UserError when the
+/// inputs do not match the specs.
 class Call {
   public:
     Call(Kernel kernel, CallOptions options);
@@ -125,27 +126,27 @@ class Call {
     }
     /// Runs and returns all outputs.
     std::vector<Tensor> run(const std::vector<Tensor>& inputs) const;
-    /// Runs into tensors of the caller, which have the outputs' dtypes and shapes.
+    /// Runs into the caller's tensors, which have the outputs' dtypes and shapes.
     void into(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) const;
-    /// Starts the compilation of what `into` with such tensors runs, in the background; the run
-    /// waits for it where it has to. Nothing is read or written. On a CPU, only the trace.
+    /// Starts compiling, in the background, what `into` runs for such tensors; a later run waits
+    /// for it if need be. Nothing is read or written. On a CPU it only traces.
     void compile_ahead(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) const;
 
-    /// The tile IR, as text, that inputs of these types run; `lines`: with the lines of the source.
+    /// The tile IR, as text, that runs for inputs of these types; `lines` adds source lines.
     std::string ir(const std::vector<Tensor>& inputs, bool lines = false) const;
-    /// The listing of the bytecode that they run on a CPU (docs/explanation/cpu.md).
+    /// The listing of the bytecode that runs for them on a CPU (docs/explanation/cpu.md).
     std::string bytecode(const std::vector<Tensor>& inputs) const;
-    /// The CUDA C++ that they run on a GPU of `arch`, by NVRTC's name, where every array is aligned
-    /// and row-major; `ptx`: what NVRTC makes of it, UserError where there is no NVRTC. Neither
+    /// The CUDA C++ that runs for them on a GPU of `arch` (as NVRTC names it) when every array is
+    /// aligned and row-major; `ptx` is what NVRTC compiles it to, UserError without NVRTC. Neither
     /// needs a GPU. UserError for an architecture that is unknown or older than sm_80.
     std::string cuda(const std::vector<Tensor>& inputs, const std::string& arch = "sm_80") const;
     std::string ptx(const std::vector<Tensor>& inputs, const std::string& arch = "sm_80") const;
-    /// What keeps it from running faster, for people; see explain_program.
+    /// What keeps it from running faster, as text; see explain_program.
     std::string explain(const std::vector<Tensor>& inputs, const std::string& arch = {}) const;
-    /// All of this on one page of HTML; see program_page.
+    /// All of this on one HTML page; see program_page.
     std::string page(const std::vector<Tensor>& inputs, const std::string& arch = "sm_80") const;
-    /// What the lines of the program that ran last took, over all of its runs: on CPUs, of calls
-    /// with CallOptions::profile or under TILEWRIGHT_PROFILE. UserError where there is none.
+    /// Times of each line of the program that ran last, over all of its runs, on CPUs with
+    /// CallOptions::profile or TILEWRIGHT_PROFILE. UserError where there are none.
     Profile profile() const;
     /// Number of signatures traced so far.
     int num_traces() const;
@@ -161,22 +162,22 @@ class Call {
     std::shared_ptr<detail::CallState> state_;
 };
 
-/// Puts every call into the checked mode, as TILEWRIGHT_CHECKED=1 in the environment does.
+/// Turns the checked mode on or off for every call; TILEWRIGHT_CHECKED=1 turns it on from outside.
 void set_checked(bool on);
 bool checked();
 
-/// The CUDA stream (a CUstream or cudaStream_t; nullptr: the legacy default stream) on which this
-/// thread's calls, copies and allocations of GPU tensors run from now on. Memory of a freed tensor
-/// is used again on the stream it was made for.
+/// Sets the CUDA stream (a CUstream or cudaStream_t; nullptr: the legacy default stream) on which
+/// this thread's calls, copies and allocations of GPU tensors run from now on. Memory of a freed
+/// tensor is reused only on the stream it was allocated for.
 void set_cuda_stream(void* stream);
 void* cuda_stream();
 
-/// Gives at least `bytes` of memory of the GPU at hand, aligned to 256, until the pointer is gone.
+/// Returns at least `bytes` bytes on the current GPU, aligned to 256, owned by the pointer.
 using CudaAllocator = std::function<std::shared_ptr<void>(std::int64_t bytes)>;
 
-/// Until the scope ends, this thread's GPU work runs on `stream`, and what calls need beside the
-/// arrays of the caller comes from `allocate` (when given) instead of Tilewright's own cache. With
-/// the `_into` forms of operations nothing else is allocated.
+/// Until the scope ends, this thread's GPU work runs on `stream`, and memory that calls need
+/// besides the caller's arrays comes from `allocate` (when given) instead of Tilewright's own
+/// cache. With the `_into` forms of operations nothing else is allocated.
 class CudaScope {
   public:
     explicit CudaScope(void* stream, CudaAllocator allocate = {});
@@ -186,22 +187,22 @@ class CudaScope {
 
   private:
     CudaAllocator allocate_;
-    void* stream_;          ///< of before
-    CudaAllocator* outer_;  ///< likewise
+    void* stream_;          ///< the previous one
+    CudaAllocator* outer_;  ///< the previous one
 };
 
-/// True while work given to this thread's stream is recorded for a CUDA graph.
+/// True while this thread's stream is being captured into a CUDA graph.
 bool is_cuda_recording();
 
-/// Memory of a GPU from Tilewright's own cache, whatever the scope says, also while a graph is
-/// recorded: keep it as long as the graph. Work on this thread's stream may have it again once the
-/// pointer is gone.
+/// GPU memory from Tilewright's own cache, regardless of any CudaScope, also during graph capture:
+/// keep it as long as the graph. Once the pointer is gone, work on this thread's stream may reuse
+/// the memory.
 std::shared_ptr<void> cached_cuda_memory(std::int64_t bytes, int device);
 
-/// Makes work that another stream is given from now on wait for what this thread's stream has been
-/// given so far. The host waits for nothing.
+/// Makes work submitted to stream `consumer` from now on wait for the work that this thread's
+/// stream has been given so far. The host does not wait.
 void wait_for_cuda_stream(void* consumer, Device device);
-/// Waits until the work given to this thread's stream of a GPU is done; throws what it failed with.
+/// Waits until the work on this thread's stream of a GPU is done. CudaError if it failed.
 void synchronize(Device device);
 
 /// Binds a kernel to a grid and block specs.
@@ -211,8 +212,8 @@ Call call(Kernel kernel, CallOptions options);
 inline constexpr int kNotMapped = -1;
 
 /// A call over a batch: axis in_axes[i] of input i (kNotMapped: the same for the whole batch)
-/// becomes a leading grid axis, and results are stacked along out_axes (0 when omitted). Runs throw
-/// a UserError unless in_axes has an entry for every input.
+/// becomes a leading grid axis, and results are stacked along out_axes (0 by default). Runs throw a
+/// UserError unless in_axes has an entry for every input.
 Call vmap(const Call& call, std::vector<int> in_axes, std::vector<int> out_axes = {});
 
 /// One candidate of the autotuner: named integers.
@@ -221,7 +222,7 @@ class Config {
     Config(std::initializer_list<std::pair<const std::string, std::int64_t>> values)
         : values_(values) {}
 
-    /// UserError when there is no such name.
+    /// UserError for an unknown name.
     std::int64_t operator[](const std::string& name) const;
     const std::map<std::string, std::int64_t>& values() const { return values_; }
     /// "block_m=64, block_n=128".
@@ -231,7 +232,7 @@ class Config {
     std::map<std::string, std::int64_t> values_;
 };
 
-/// A call whose Config is chosen by measurement, once per device, key and signature of inputs.
+/// A call whose Config is chosen by measurement, once for each device, key and input signature.
 class Tuned {
   public:
     Tuned(std::vector<Config> configs, std::string key, std::function<Call(const Config&)> make);
@@ -243,11 +244,11 @@ class Tuned {
     std::vector<Tensor> run(const std::vector<Tensor>& inputs) const {
         return best(inputs).run(inputs);
     }
-    /// The call chosen for such inputs; measures when neither memory nor disk knows. Memory keeps
-    /// the calls of 256 kinds of inputs.
+    /// The call chosen for such inputs; measures when neither memory nor the disk cache has a
+    /// choice. Memory keeps the calls of 256 signatures.
     Call best(const std::vector<Tensor>& inputs) const;
     const Config& best_config(const std::vector<Tensor>& inputs) const;
-    /// Candidates measured so far by this object; 0 when the disk knew.
+    /// Candidates measured so far by this object; 0 when the choice came from the disk cache.
     int num_measured() const;
 
   private:

@@ -30,7 +30,7 @@ struct Device {
 /// "cpu", "cuda:0".
 std::string to_string(const Device& device);
 
-/// Element type and shape of a tensor that does not exist yet.
+/// Dtype and shape of a tensor that need not exist yet.
 struct TensorType {
     DType dtype = DType::f32;
     std::vector<std::int64_t> shape = {};
@@ -60,17 +60,17 @@ constexpr DType dtype_of() {
     }
 }
 
-/// A strided view of typed memory, with shared ownership of it or without (then the memory must
-/// outlive the tensor). Copies share the memory. Strides count elements and may be zero or
-/// negative.
+/// A strided view of typed memory, which it owns together with other tensors or not at all (then
+/// the memory must outlive the tensor). Copies share the memory. Strides count elements and may be
+/// zero or negative.
 class Tensor {
   public:
     using Dims = std::vector<std::int64_t>;
 
-    /// An undefined tensor: stands for an argument left out.
+    /// An undefined tensor, which stands for an argument left out.
     Tensor() = default;
 
-    /// On a GPU the memory comes from a cache per device and stream (see set_cuda_stream).
+    /// Uninitialised. On a GPU, memory comes from a cache per device and stream (set_cuda_stream).
     static Tensor empty(DType dtype, Dims shape, Device device = {});
     static Tensor zeros(DType dtype, Dims shape, Device device = {});
     static Tensor full(DType dtype, Dims shape, double value, Device device = {});
@@ -98,20 +98,20 @@ class Tensor {
     const Dims& shape() const { return extents().shape; }
     const Dims& strides() const { return extents().strides; }
     int rank() const { return static_cast<int>(shape().size()); }
-    /// Extent of a dimension; negative counts from the end.
+    /// Extent of a dimension; a negative number counts from the end.
     std::int64_t dim(int d) const;
     std::int64_t size() const;  ///< number of elements
     std::int64_t nbytes() const { return size() * size_of(dtype_); }
     bool is_contiguous() const;  ///< row-major without gaps
-    /// True for memory that its owner lent for reading (DLPack): calls and copies refuse to write
-    /// there. Views are read-only too.
+    /// True for memory that its owner exported as read-only (DLPack): calls and copies refuse to
+    /// write to it. Views are read-only too.
     bool read_only() const { return read_only_; }
 
     void* raw() const { return data_; }
-    /// Keeps the memory alive; null where that is the caller's business. Views share it.
+    /// Keeps the memory alive; null where the caller has to. Views share it.
     const std::shared_ptr<void>& owner() const { return owner_; }
-    /// Typed pointer; UserError when T is not the dtype. f16, bf16 and f8 are read as their bits by
-    /// std::uint16_t and std::uint8_t.
+    /// Typed pointer; UserError when T is not the dtype. std::uint16_t reads f16 and bf16 as their
+    /// bits, std::uint8_t f8.
     template <typename T>
     T* data() const {
         check_element_type(dtype_of<T>());
@@ -122,14 +122,14 @@ class Tensor {
 
     /// Elements start, start + step, ... (`count` of them) of one dimension.
     Tensor slice(int d, std::int64_t start, std::int64_t count, std::int64_t step = 1) const;
-    /// One index of a dimension, which is dropped.
+    /// One index of a dimension; drops the dimension.
     Tensor select(int d, std::int64_t index) const;
     Tensor transpose(const std::vector<int>& permutation) const;
-    /// Same elements under another shape; the tensor must be contiguous.
+    /// The same elements with another shape; UserError unless the tensor is contiguous.
     Tensor reshape(Dims shape) const;
     /// Inserts a dimension of extent 1 before dimension d.
     Tensor expand_dims(int d) const;
-    /// Stride-0 view in which dimensions of extent 1 take the given extents.
+    /// A view in which dimensions of extent 1 take the given extents, with stride 0.
     Tensor broadcast_to(Dims shape) const;
 
     // ---- Copies.
@@ -141,9 +141,9 @@ class Tensor {
     /// A copy on another device; itself when it is there already.
     Tensor to(Device device) const;
     /// Copies the elements of a tensor of equal shape, converting dtype and strides; either may be
-    /// on a GPU. Strides and dtypes of a GPU's tensors are converted there. A copy that involves
-    /// the host waits until it is done. UserError where this tensor is read-only or has one element
-    /// for several indices, as a broadcast one.
+    /// on a GPU, which converts its own tensors. A copy that involves the host waits until it is
+    /// done. UserError when this tensor is read-only or several indices share an element, as after
+    /// a broadcast.
     void copy_from(const Tensor& source) const;
     void fill(double value) const;
 
@@ -155,7 +155,7 @@ class Tensor {
     }
     std::int64_t get_int(std::initializer_list<std::int64_t> index) const;
     void set(std::initializer_list<std::int64_t> index, double value) const;
-    /// The elements in row-major order, converted to T; from a GPU too.
+    /// The elements in row-major order, converted to T; also from a GPU.
     template <typename T>
     std::vector<T> to_vector() const {
         check_defined("to_vector");
@@ -170,11 +170,11 @@ class Tensor {
     static Tensor from_dlpack(DLManagedTensor* managed);
     static Tensor from_dlpack(DLManagedTensorVersioned* managed);
     /// A managed tensor that keeps the memory alive until its deleter is called. UserError for a
-    /// read-only tensor, which only the versioned one can tell of.
+    /// read-only tensor in the older form, which cannot say so.
     DLManagedTensor* to_dlpack() const;
     DLManagedTensorVersioned* to_dlpack_versioned() const;
 
-    /// A hash of the elements, by which a change of them is found; from a GPU they are copied.
+    /// A hash of the elements, for detecting changes; copies them from a GPU.
     std::uint64_t fingerprint() const;
 
     /// "f32[2, 3]", for messages.
@@ -188,13 +188,13 @@ class Tensor {
     void fill_on_gpu(double value) const;
     std::byte* element(std::span<const std::int64_t> index, const char* op) const;
 
-    /// Copies share them: a tensor goes through many hands on its way to a kernel.
+    /// Shared by copies: a tensor is copied many times on its way to a kernel.
     struct Extents {
         Dims shape, strides;
     };
     static const Extents kNoExtents;
     const Extents& extents() const { return extents_ ? *extents_ : kNoExtents; }
-    /// The same memory from `data` on, seen otherwise.
+    /// The same memory from `data` on with another shape and strides.
     Tensor view(void* data, Dims shape, Dims strides) const;
 
     std::shared_ptr<void> owner_;
@@ -207,8 +207,8 @@ class Tensor {
 
 std::string to_string(const TensorType& type);
 
-/// "f32[2, 3]", then the elements: of a dimension with more than eight the three at either end. Of
-/// more than 1 MiB on a GPU the type and the device alone.
+/// Prints "f32[2, 3]", then the elements: in dimensions with more than eight, the first and last
+/// three. For more than 1 MiB on a GPU, only the type and the device.
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
 
 }  // namespace tilewright

@@ -1,4 +1,4 @@
-// Everything of Tilewright's C++ API.
+// All of Tilewright's C++ API.
 #pragma once
 
 #include "tilewright/artifact.h"

@@ -1,4 +1,4 @@
-// Version of the library; CMakeLists.txt reads its number here.
+// Version of the library; CMakeLists.txt reads it from here.
 #pragma once
 
 #include "tilewright/compiler.h"

@@ -1,4 +1,4 @@
-// Artifacts of tilewright._core.
+// Bindings of artifacts in tilewright._core.
 #include "tilewright/artifact.h"
 
 #include "bindings.h"

@@ -1,4 +1,4 @@
-// Attention of tilewright._core.
+// Bindings of attention in tilewright._core.
 #include "tilewright/attention.h"
 
 #include <tuple>
@@ -13,7 +13,7 @@
 namespace tilewright::python {
 namespace {
 
-/// Queries, keys, warps and stages.
+/// Block sizes of queries and keys, warps, stages.
 using BlockNumbers = std::tuple<std::int64_t, std::int64_t, int, int>;
 
 BlockNumbers numbers_of(const AttentionBlocks& blocks) {

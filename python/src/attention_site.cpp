@@ -1,4 +1,4 @@
-// Operands of attention by their names.
+// Operands of attention, by name.
 #include "attention_site.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ bool is_read_by_host(Role role) {
            role == Role::block_mask || role == Role::origin || role == Role::kv_num_blocks;
 }
 
-/// The words of a text, one after the other; an empty one after the last.
+/// The words of a text in order; an empty one after the last.
 class Words {
   public:
     explicit Words(std::string_view text) : rest_(text) {}
@@ -68,11 +68,11 @@ class Words {
 Tensor host_words(const Tensor& given) {
     const Tensor words = given.to(Device{}).contiguous();
     if (words.dtype() != i32) return words;
-    // The same bits, where a framework has no u32.
+    // The same bits as u32, which some frameworks lack.
     return Tensor::from_data(words.raw(), u32, words.shape(), {}, words.owner());
 }
 
-/// Shape and elements of an array as words, after those that are there.
+/// Appends the dtype, shape and elements of an array.
 void append_contents(std::vector<std::int64_t>& words, const Tensor& array) {
     words.push_back(static_cast<std::int64_t>(array.dtype()));
     words.push_back(array.rank());
@@ -115,7 +115,7 @@ BlockMask Masks::get(const Tensor& given) {
 BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<Tensor>& captured,
                          const std::string& mask_mod, BlockSize block_size,
                          std::array<std::int64_t, 4> shape) {
-    // What the mod does not read makes no difference.
+    // Batches or heads that the mod does not read share one mask.
     if (!reads(mask_mod, "%b")) shape[0] = 1;
     if (!reads(mask_mod, "%h")) shape[1] = 1;
     std::vector<std::int64_t> contents(shape.begin(), shape.end());
@@ -264,7 +264,7 @@ AttentionOperands AttentionSite::read(std::span<const Tensor> operands) const {
     return given;
 }
 
-/// An array that the host reads; one on a GPU is copied, which waits.
+/// Adds an array that the host reads; one on a GPU is copied, which waits for the GPU.
 void AttentionSite::add_host_array(AttentionOptions& options, Role role,
                                    const Tensor& array) const {
     if (role == Role::block_mask) {

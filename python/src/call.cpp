@@ -1,4 +1,4 @@
-// Calls of kernels written in Python, and programs of IR text, for tilewright._core.
+// Bindings of calls of Python kernels, and of programs from IR text, in tilewright._core.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -49,7 +49,7 @@ std::function<void(std::span<const Ref>)> body_of(nb::handle function) {
     };
 }
 
-/// Dimensions come as (kind, size).
+/// A BlockSpec from dimensions given as (kind, size).
 BlockSpec spec_of(const std::vector<std::pair<std::string, std::int64_t>>& dims,
                   nb::handle index_map) {
     std::vector<BlockDim> shape;
@@ -85,7 +85,7 @@ std::vector<TensorType> types_of(const Types& types) {
     return result;
 }
 
-/// What a function of the inputs' types returns, in C++.
+/// Wraps a Python function of the inputs' types.
 template <typename Result>
 auto of_inputs(nb::handle function) {
     return [shared = shared_function(function)](std::span<const Tensor> inputs) {
@@ -118,10 +118,10 @@ void refuse_in_kernel() {
     }
 }
 
-/// A call and the types of its last inputs; none: an input left out.
+/// A call and the types of its last inputs; none for an omitted input.
 struct KernelCall {
     Call call;
-    std::string made_at;  ///< the line of tw.call, for messages that name none
+    std::string made_at;  ///< the line of tw.call, for error texts without one
     std::optional<std::vector<std::optional<TensorType>>> last = {};
 
     /// Runs `body` without the GIL.
@@ -188,7 +188,7 @@ bool is_torch(nb::handle object) {
            (Py_TYPE(object.ptr()) == torch.tensor || Py_TYPE(object.ptr()) == torch.parameter);
 }
 
-/// Kernels have no derivative, and none is dropped silently.
+/// Kernels have no derivative; a requested one must not be dropped silently.
 void refuse_gradients(const KernelCall& kernel, const nb::args& arrays) {
     for (std::size_t i = 0; i < arrays.size(); ++i) {
         if (!is_torch(arrays[i]) || !nb::cast<bool>(arrays[i].attr("requires_grad"))) continue;
@@ -203,7 +203,7 @@ void refuse_gradients(const KernelCall& kernel, const nb::args& arrays) {
     }
 }
 
-/// Runs on tensors of PyTorch and None alone, on torch's stream; else NotImplemented.
+/// Runs on torch's stream if the arrays are PyTorch tensors or None; else NotImplemented.
 nb::object run_on_torch(KernelCall& kernel, const nb::args& arrays) {
     if (!kernel.call.options().aliases.empty()) return nb::borrow(Py_NotImplemented);
     refuse_gradients(kernel, arrays);
@@ -231,8 +231,8 @@ nb::object run_on_torch(KernelCall& kernel, const nb::args& arrays) {
     return results;
 }
 
-/// Runs on arrays of NumPy, or tensors of PyTorch, alone; NotImplemented for what needs a closer
-/// look.
+/// Runs on NumPy arrays only, or PyTorch tensors only; NotImplemented for anything that Python has
+/// to check.
 nb::object run_directly(KernelCall& kernel, const nb::args& arrays) {
     for (const nb::handle array : arrays) {
         if (is_torch(array)) return run_on_torch(kernel, arrays);
@@ -255,7 +255,7 @@ nb::object run_directly(KernelCall& kernel, const nb::args& arrays) {
     for (const Alias& alias : kernel.call.options().aliases) {
         const auto i = static_cast<std::size_t>(alias.input);
         if (alias.input >= 0 && i < writable.size() && !writable[i])
-            return nb::borrow(Py_NotImplemented);  // Python says which
+            return nb::borrow(Py_NotImplemented);  // Python names it
     }
     nb::list results;
     for (const Tensor& output : kernel.run(inputs)) {

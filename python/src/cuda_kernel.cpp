@@ -1,4 +1,4 @@
-// CUDA C++ of users as an operation, for tilewright._core.
+// Bindings of users' CUDA C++ as operations in tilewright._core.
 #include "tilewright/cuda_kernel.h"
 
 #include <map>
@@ -123,7 +123,7 @@ CudaKernel make_kernel(const std::string& source, const std::string& name,
     return {source, name, std::move(o)};
 }
 
-/// Runs on tensors of PyTorch, on its stream; false where one is no plain tensor.
+/// Runs on PyTorch tensors, on its stream; false if one is not a plain tensor.
 bool run_on_torch(const CudaPlan& plan, const nb::list& arrays) {
     torch::Arguments arguments;
     for (const nb::handle array : arrays) {

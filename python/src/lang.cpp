@@ -1,4 +1,4 @@
-// The kernel language of tilewright._core: submodule `lang`, Refs, and the operators of tiles.
+// Bindings of the kernel language: submodule `lang`, Refs, and the operators of tiles.
 #include "tilewright/lang.h"
 
 #include <algorithm>
@@ -18,16 +18,16 @@
 namespace tilewright::python {
 namespace {
 
-thread_local int kernels = 0;  ///< whose Python functions run on this thread
+thread_local int kernels = 0;  ///< number of kernels whose Python functions run on this thread
 
 std::string& package_folder() {
     static std::string folder;
     return folder;
 }
 
-/// The line of the user's code that runs now: the innermost frame outside of the package.
+/// The user's line that is running: the innermost frame outside of the package.
 detail::SourceLine python_line() {
-    constexpr std::size_t kMostFiles = 4096;  // far beyond a program that does not make them up
+    constexpr std::size_t kMostFiles = 4096;  // more than a program has, unless it generates code
     static std::set<std::string> files;       // guarded by the GIL
     nb::object frame = nb::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
     while (frame.is_valid() && !frame.is_none()) {
@@ -59,7 +59,7 @@ nb::list list_of(std::span<const Tile> tiles) {
     throw UserError("[index] " + text);
 }
 
-/// A slice of Python in a dimension of this extent (kDynamic: known at the call only).
+/// A Python slice of a dimension of this extent (kDynamic: only known at the call).
 RefIndex slice_of(nb::handle subscript, std::int64_t extent) {
     PyObject* const parts[] = {
         nb::borrow(subscript.attr("start")).release().ptr(),
@@ -97,7 +97,7 @@ RefIndex index_of(nb::handle subscript, std::int64_t extent) {
     }
     if (PyBool_Check(subscript.ptr())) index_error("expected an integer index but got a bool");
     const Operand index = expect_operand(subscript);
-    // As in NumPy a negative number counts from the end; a traced one is outside.
+    // As in NumPy, a negative number counts from the end; a traced one is out of bounds.
     if (index.kind() == Operand::Kind::signed_int && extent >= 0) {
         const auto number = static_cast<std::int64_t>(index.integer());
         if (number < 0 && number >= -extent) return Operand(number + extent, kNowhere);

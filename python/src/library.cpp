@@ -1,4 +1,4 @@
-// The libraries of masks and scores of tilewright._core: submodules `masks` and `scores`.
+// Bindings of the libraries of masks and scores: submodules `masks` and `scores`.
 #include "bindings.h"
 #include "nanobind/stl/map.h"
 #include "nanobind/stl/string.h"

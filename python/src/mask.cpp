@@ -1,4 +1,4 @@
-// Masks as data of tilewright._core.
+// Bindings of block masks in tilewright._core.
 #include "tilewright/mask.h"
 
 #include "bindings.h"

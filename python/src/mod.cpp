@@ -1,4 +1,4 @@
-// Traced scalars, captured arrays and mods of tilewright._core.
+// Bindings of traced scalars, captured arrays and mods in tilewright._core.
 #include "tilewright/mod.h"
 
 #include <memory>
@@ -22,7 +22,7 @@ namespace tilewright::python {
 
 namespace {
 
-/// TypeError for traced values of frameworks that have a front end of their own.
+/// Raises TypeError for traced values of frameworks that have their own front end.
 void refuse_other_front_ends(nb::handle value) {
     const auto text = [&](const char* attribute) {
         return nb::cast<std::string>(nb::str(nb::getattr(value.type(), attribute, nb::str(""))));
@@ -54,7 +54,7 @@ std::vector<Operand> indices_of(nb::handle subscript) {
     return indices;
 }
 
-/// An integer of Python or NumPy.
+/// A Python or NumPy integer.
 std::int64_t position(nb::handle value) {
     const auto number = operand(value);
     if (!number || (number->kind() != Operand::Kind::signed_int &&
@@ -78,7 +78,8 @@ Tile true_divide(const Operand& a, const Operand& b) {
     return a / b;
 }
 
-/// Calls a Python function of traced scalars. It may be traced, and dropped, on any thread.
+/// A mod's body that calls a Python function of traced scalars; it may run, and be dropped, on any
+/// thread.
 Mod::Body body_of(nb::callable function) {
     const std::shared_ptr<PyObject> shared(function.release().ptr(), [](PyObject* p) {
         if (!Py_IsInitialized()) return;
@@ -102,8 +103,8 @@ Mod::Body body_of(nb::callable function) {
 
 using Binary = Tile (*)(Operand, Operand);
 
-/// Defines an operator and its reflection. What is no operand may know the operator itself, as rows
-/// of captures do.
+/// Defines an operator and its reflection. They return NotImplemented for other types, which may
+/// implement the operator themselves, as rows of captures do.
 void bind_binary(nb::class_<Tile>& scalar, const char* name, const char* reflected, Binary f) {
     const auto apply = [f](const std::optional<Operand>& a, const std::optional<Operand>& b) {
         return a && b ? nb::cast(f(*a, *b)) : nb::borrow(Py_NotImplemented);
@@ -118,7 +119,7 @@ void bind_binary(nb::class_<Tile>& scalar, const char* name, const char* reflect
         nb::arg("other").none());
 }
 
-/// Comparisons refuse what is no operand: Python would fall back to identity for == and !=.
+/// Comparisons refuse anything but operands: Python would fall back to identity for == and !=.
 void bind_comparison(nb::class_<Tile>& scalar, const char* name, Binary f) {
     scalar.def(
         name,
@@ -317,9 +318,8 @@ std::optional<Operand> operand(nb::handle value) {
                               " dimensions: index it, as in table[h, q_idx]")
                                  .c_str());
     }
-    if (nb::hasattr(value, "_core")) return operand(value.attr("_core"));  // a capture of Python
-    if (nb::hasattr(value, "ndim") &&
-        nb::hasattr(value, "item")) {  // a number of NumPy, or an array
+    if (nb::hasattr(value, "_core")) return operand(value.attr("_core"));  // a Python capture
+    if (nb::hasattr(value, "ndim") && nb::hasattr(value, "item")) {  // a NumPy number or array
         if (nb::cast<int>(value.attr("ndim")) != 0) return {};
         refuse_other_front_ends(value);
         return operand(value.attr("item")());

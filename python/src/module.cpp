@@ -13,7 +13,7 @@ NB_MODULE(_core, module) {
     using namespace tilewright;
     namespace nb = nanobind;
     module.doc() = "The C++ library on tensors. Users import tilewright, not this module.";
-    // The texts are those of C++; InternalError stays what it is there, a RuntimeError.
+    // The texts are C++'s; InternalError becomes a RuntimeError.
     nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
         try {
             std::rethrow_exception(pointer);
@@ -23,7 +23,7 @@ NB_MODULE(_core, module) {
             PyErr_SetString(PyExc_MemoryError, error.what());
         }
     });
-    nb::set_leak_warnings(false);  // what an interrupted script still holds is no fault to report
+    nb::set_leak_warnings(false);  // objects still held by an interrupted script are not leaks
     module.attr("version") = version();
     module.def("set_num_threads", &set_num_threads, nb::arg("threads"));
     module.def("num_threads", &num_threads);

@@ -1,4 +1,4 @@
-// The norms of tilewright._core.
+// Bindings of the norms in tilewright._core.
 #include "tilewright/norm.h"
 
 #include "bindings.h"

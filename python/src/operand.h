@@ -1,4 +1,4 @@
-// What traced functions take from Python: traced values and numbers.
+// Conversion of what traced functions take from Python: traced values and numbers.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@
 
 namespace tilewright::python {
 
-/// Python's lines come from a LineScope or from the traceback.
+/// No C++ location: Python's lines come from a LineScope or from the traceback.
 inline constexpr std::source_location kNowhere{};
 
-/// What an operator may meet: a traced value, a number of Python or NumPy, a captured 0-d array.
+/// An operand of an operator: a traced value, a Python or NumPy number, or a captured 0-d array.
 std::optional<Operand> operand(nb::handle value);
 /// The same; TypeError for anything else.
 Operand expect_operand(nb::handle value);
-/// The name of the object's type, for messages.
+/// The name of the object's type, for error messages.
 std::string python_type(nb::handle value);
 /// The dtype of this name; ValueError for an unknown one.
 DType expect_dtype(const std::string& name);
@@ -29,7 +29,7 @@ Device expect_device(const std::string& name);
 /// True while this thread runs the Python function of a kernel.
 bool in_kernel();
 
-/// Surrounds Python code of a kernel: what it traces is at its lines.
+/// Surrounds a kernel's Python code, so that what it traces gets its lines.
 class KernelScope {
   public:
     KernelScope();

@@ -1,4 +1,4 @@
-// The builder of programs of tilewright._core, for front ends whose graphs are typed.
+// Bindings of the program builder, for front ends whose graphs are typed.
 #include "tilewright/program_builder.h"
 
 #include <memory>
@@ -28,11 +28,11 @@ using Extents = std::vector<std::int64_t>;
 /// (kind, start, size, stride) for each dimension.
 using GivenIndices = std::vector<std::tuple<std::string, Value, std::int64_t, std::int64_t>>;
 
-/// (scalar, dtype, factor), and (offset, terms, steps) of a ProgramBuilder::IndexForm.
+/// Terms as (scalar, dtype, factor), and a ProgramBuilder::IndexForm as (offset, terms, steps).
 using GivenTerm = std::tuple<Value, std::string_view, std::int64_t>;
 using GivenForm = std::tuple<std::int64_t, std::vector<GivenTerm>, std::vector<std::int64_t>>;
 
-/// (least, greatest) value of an integer or bool.
+/// (lowest, highest) value of an integer or bool.
 using Range = std::pair<std::int64_t, std::int64_t>;
 
 std::optional<Range> pair_of(const std::optional<IntegerRange>& range) {

@@ -1,4 +1,4 @@
-// tilewright._core.Tensor: memory of NumPy or of anything with DLPack as a tensor, and back.
+// tilewright._core.Tensor: memory of NumPy or any DLPack array as a tensor, and back.
 #include "tilewright/tensor.h"
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 namespace tilewright::python {
 namespace {
 
-/// Keeps a Python object alive for as long as tensors look at its memory. The last of them may go
-/// on a thread without the GIL, or after the interpreter.
+/// Keeps a Python object alive for as long as tensors use its memory. The last of them may be
+/// destroyed on a thread without the GIL, or after the interpreter is gone.
 std::shared_ptr<void> owner_of(nb::object object) {
     return {object.release().ptr(), [](void* p) {
                 if (!Py_IsInitialized()) return;
@@ -32,7 +32,7 @@ std::shared_ptr<void> owner_of(nb::object object) {
 
 Tensor from_memory(std::uintptr_t address, const std::string& dtype, Tensor::Dims shape,
                    Tensor::Dims strides, nb::object owner) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): NumPy tells the address as an integer
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): NumPy passes the address as an integer
     return Tensor::from_data(reinterpret_cast<void*>(address), expect_dtype(dtype),
                              std::move(shape), std::move(strides), owner_of(std::move(owner)));
 }
@@ -42,7 +42,7 @@ Tensor from_dlpack(const nb::capsule& capsule) {
         using Managed = std::remove_pointer_t<decltype(managed)>;
         managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
         if (!managed) nb::raise_python_error();
-        // The consumer renames the capsule, so that its destructor leaves the memory to us.
+        // A consumer renames the capsule, so that its destructor leaves the memory to us.
         PyCapsule_SetName(capsule.ptr(), (std::string("used_") + name) == "used_dltensor"
                                              ? "used_dltensor"
                                              : "used_dltensor_versioned");
@@ -54,7 +54,7 @@ Tensor from_dlpack(const nb::capsule& capsule) {
     return take("dltensor", static_cast<DLManagedTensor*>(nullptr));
 }
 
-/// Streams as DLPack numbers them: 1 is the legacy default stream, -1 asks for no waiting.
+/// Streams are numbered as in DLPack: 1 is the legacy default stream, -1 means do not wait.
 nb::capsule to_dlpack(const Tensor& tensor, std::optional<std::int64_t> stream) {
     if (tensor.device().kind == Device::Kind::cuda && stream && *stream != -1) {
         // NOLINTNEXTLINE(performance-no-int-to-ptr): a stream of the consumer, as an integer
@@ -63,13 +63,13 @@ nb::capsule to_dlpack(const Tensor& tensor, std::optional<std::int64_t> stream) 
     }
     DLManagedTensor* managed = tensor.to_dlpack();
     return nb::steal<nb::capsule>(PyCapsule_New(managed, "dltensor", [](PyObject* capsule) {
-        if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // somebody took it
+        if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // it was consumed
         auto* unused = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
         unused->deleter(unused);
     }));
 }
 
-/// NumPy's typestr; dtypes that NumPy lacks travel as unsigned integers of their width.
+/// NumPy's typestr; dtypes that NumPy lacks are passed as unsigned integers of their width.
 std::string typestr(DType dtype) {
     const std::string size = std::to_string(size_of(dtype));
     if (dtype == DType::boolean) return "|b1";
@@ -94,7 +94,7 @@ nb::dict array_interface(const Tensor& tensor) {
     return interface;
 }
 
-/// The dtype of a buffer's format and item size; none for other ones.
+/// The dtype for a buffer's format and item size; none if there is no match.
 std::optional<DType> dtype_of_format(const char* format, Py_ssize_t size) {
     if (!format) return {};
     const char code = *format == '<' || *format == '=' || *format == '@' ? format[1] : format[0];
@@ -132,7 +132,7 @@ std::optional<DType> dtype_of_format(const char* format, Py_ssize_t size) {
 }  // namespace
 
 std::optional<Tensor> tensor_of_numpy(nb::handle array, bool& writable) {
-    // NumPy stays loaded once it is; the type is looked up once.
+    // NumPy stays loaded, so the type is looked up only once.
     static PyObject* const kArray = nb::module_::import_("numpy").attr("ndarray").ptr();
     if (!PyObject_TypeCheck(array.ptr(), reinterpret_cast<PyTypeObject*>(kArray))) return {};
     Py_buffer buffer;

@@ -8,10 +8,10 @@
 
 namespace tilewright::python {
 
-/// A tensor on the memory of a NumPy array; none for other objects, and for arrays that need a copy
-/// or whose dtype has no buffer (ml_dtypes). Sets `writable`.
+/// A tensor on the memory of a NumPy array; none for other objects, for arrays that need a copy,
+/// and for dtypes without the buffer protocol (ml_dtypes). Sets `writable`.
 std::optional<Tensor> tensor_of_numpy(nb::handle array, bool& writable);
-/// A NumPy array on the tensor's memory; invalid for memory of a GPU and dtypes that NumPy lacks.
+/// A NumPy array on the tensor's memory; invalid for GPU memory and dtypes that NumPy lacks.
 nb::object numpy_of_tensor(const Tensor& tensor);
 
 }  // namespace tilewright::python

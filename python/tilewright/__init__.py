@@ -1,8 +1,8 @@
 """Tilewright: block (tile) kernels and programmable attention on NumPy and DLPack arrays.
 
 Arrays go in as NumPy arrays or as anything with ``__dlpack__`` and come back as NumPy arrays;
-bfloat16 is that of ``ml_dtypes``. Bad input raises ValueError or TypeError with the argument, what
-was expected and what came. Every call releases the GIL while it computes.
+bfloat16 is that of ``ml_dtypes``. Bad input raises a ValueError or TypeError that names the
+argument, what was expected and what was given. Every call releases the GIL while it computes.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ from ._programs import Cost, Program, ShapeDtype, cpu_roofs
 from ._warmup import warmup
 
 globals().update(FUNCTIONS)
-# For type checkers, which do not see names that are made here.
+# For type checkers, which do not see names that are assigned at import time.
 exp: Callable[..., Scalar]
 exp2: Callable[..., Scalar]
 expm1: Callable[..., Scalar]
@@ -244,9 +244,9 @@ _threads_are_given = False
 
 
 def set_num_threads(n: int) -> None:
-    """Threads that calls on the CPU use; 0 restores the default, all cores.
+    """Sets the number of threads that calls on the CPU use; 0 restores the default, all cores.
 
-    Results do not depend on the number. A negative one raises ValueError.
+    Results do not depend on it. A negative number raises ValueError.
     """
     try:
         threads = operator.index(n)
@@ -260,14 +260,14 @@ def set_num_threads(n: int) -> None:
 
 
 def doctor() -> None:
-    """Prints what this machine has, what will be used, what is missing and how to get it."""
+    """Prints what this machine has, what will be used, what is missing and how to install it."""
     own = _memo.report()
     print(_core.doctor() + (f"\nCaches in memory, of Python\n{own}" if own else ""), end="")
 
 
 @contextlib.contextmanager
 def checked():
-    """Within this context calls run in the checked mode: bounds, NaN poison, races. Slow."""
+    """Runs calls within this context in the checked mode: bounds, undefined values, races. Slow."""
     before = _core.checked()
     _core.set_checked(True)
     try:

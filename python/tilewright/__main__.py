@@ -1,7 +1,7 @@
 """The command line: `tilewright` in an environment, `python -m tilewright`.
 
-The program is that of the C++ library, which the wheel holds with its headers and its CMake
-package; --cmake-dir and --include-dir print where these are.
+The program is the C++ library's, which the wheel ships with its headers and CMake package;
+--cmake-dir and --include-dir print where they are.
 """
 
 import os
@@ -19,7 +19,7 @@ def main():
     if len(sys.argv) == 2 and sys.argv[1] in _FOLDERS:
         print(_FOLDERS[sys.argv[1]])
         return
-    # The Python of this environment runs what `bench --baseline` compares with.
+    # `bench --baseline` runs its baselines with the Python of this environment.
     os.environ.setdefault("TILEWRIGHT_PYTHON", sys.executable)
     program = _PREFIX / "bin" / "tilewright"
     os.execv(program, ["tilewright", *sys.argv[1:]])

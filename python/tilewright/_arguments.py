@@ -1,7 +1,7 @@
-"""The arguments of attention, once for all front ends.
+"""The arguments of attention, written once for all front ends.
 
-Each front end writes its functions with these parameters, for readers and for tools that do not run
-code; tests/python/test_signatures.py compares them with the fields here.
+Each front end still spells these parameters out, for readers and for tools that do not run code;
+tests/python/test_signatures.py compares them with the fields here.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class AttentionArguments:
     device: str | None = None
 
     def check(self, op: str) -> None:
-        """ValueError or TypeError for what no front end takes."""
+        """Raises ValueError or TypeError for arguments that no front end accepts."""
         for name in ("query", "key", "value"):
             if getattr(self, name) is None:
                 raise TypeError(f"[{op}] expected {name} to be an array but got None")

@@ -15,26 +15,26 @@ try:
 except ImportError:
     ml_dtypes = None
 
-#: What calls take and give: arrays of NumPy, JAX, PyTorch, anything with DLPack.
+#: What calls take and return: arrays of NumPy, JAX, PyTorch, anything with DLPack.
 Array: TypeAlias = Any
 
 _NAMES = {np.dtype(name): ours for name, ours in NAMES.items() if name not in EXTENDED}
 if ml_dtypes is not None:
     _NAMES |= {np.dtype(getattr(ml_dtypes, name)): NAMES[name] for name in EXTENDED}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-#: Dtypes that PyTorch names otherwise, or that NumPy lacks without ml_dtypes.
+#: Dtypes that PyTorch names differently, or that NumPy lacks without ml_dtypes.
 _OTHERS = {name: NAMES[name] for name in EXTENDED}
 
 
 def numpy_dtype(op, name):
-    """NumPy's dtype of a library's name; TypeError where that needs a package that is missing."""
+    """NumPy's dtype for the library's name; TypeError if it needs a package that is missing."""
     if name not in _DTYPES:
         raise TypeError(f"[{op}] expected the package ml_dtypes, which has {name}, but found none")
     return _DTYPES[name]
 
 
 def dtype_name(op, argument, dtype):
-    """The library's name of a dtype: its own name, NumPy's, PyTorch's; TypeError for other ones."""
+    """The library's name for a dtype of its own, NumPy's or PyTorch's; TypeError for others."""
     if isinstance(dtype, str) and (dtype in _DTYPES or dtype in _OTHERS.values()):
         return str(dtype)
     name = str(dtype).removeprefix("torch.")
@@ -66,7 +66,7 @@ def flag(op, argument, value):
 
 
 def to_tensor(op, argument, value):
-    """A tensor on the memory of `value`, without a copy where strides allow; None: left out."""
+    """A tensor on the memory of `value`, without a copy where strides allow; None means omitted."""
     if value is None:
         return _core.Tensor()
     if isinstance(value, _core.Tensor):
@@ -82,11 +82,11 @@ def to_tensor(op, argument, value):
         address = value.__array_interface__["data"][0]
         return _core.Tensor.from_memory(address, name, list(value.shape), strides, value)
     if hasattr(value, "__dlpack__"):
-        # The producer lets our stream wait for its work; 1 is the legacy default stream.
+        # The producer makes our stream wait for its work; 1 is the legacy default stream.
         options = {"stream": _core.cuda_stream() or 1} if is_on_gpu(value) else {}
         try:
             return _core.Tensor.from_dlpack(value.__dlpack__(**options))
-        except BufferError as error:  # the producer says why it gives none
+        except BufferError as error:  # the producer says why it exports none
             raise ValueError(f"[{op}] cannot read {argument}: {error}") from error
     raise TypeError(
         f"[{op}] expected {argument} to be a NumPy array or to have __dlpack__ "
@@ -95,7 +95,7 @@ def to_tensor(op, argument, value):
 
 
 def is_on_gpu(value):
-    """True for an array with DLPack that lies in the memory of a CUDA GPU."""
+    """True for a DLPack array in the memory of a CUDA GPU."""
     cuda = 2
     return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] == cuda
 
@@ -114,7 +114,7 @@ def to_device(op, tensor, device):
 
 @contextlib.contextmanager
 def stream_of(value):
-    """Within this context calls run on the stream that PyTorch runs on, if `value` is of it."""
+    """Within this context calls run on PyTorch's current stream if `value` is a PyTorch tensor."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor) or not value.is_cuda:
         yield
@@ -130,9 +130,9 @@ def stream_of(value):
 def to_array(tensor, like=None):
     """The tensor as an array on the same memory; None for an undefined one.
 
-    A NumPy array; on a GPU an array of the framework that `like` is of (PyTorch, JAX, CuPy), else
-    the tensor itself, which has __dlpack__. Where `like` is no GPU array the tensor is copied to
-    the CPU.
+    On the CPU a NumPy array; on a GPU an array of the framework of `like` (PyTorch, JAX, CuPy),
+    else the tensor itself, which has __dlpack__. If `like` is not a GPU array, the tensor is copied
+    to the CPU.
     """
     if not tensor.defined:
         return None

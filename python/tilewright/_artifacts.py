@@ -17,15 +17,15 @@ def export(
     cpu=True,
     gpu_operation=None,
 ) -> "Artifact | None":
-    """Writes what an operation launches for such arrays to a folder, for `load_artifact`.
+    """Writes what an operation launches for arrays like these to a folder, for `load_artifact`.
 
     operation: a function of NumPy arrays of these dtypes and shapes that returns one result or a
     tuple, such as ``lambda q, k, v: tw.flex_attention(q, k, v, causal=True)`` or ``tw.call(...)``;
-    or a `Program`, without arrays. Arrays that it captures are kept as they are now. name: of the
-    generated C++17 header and its class; names: of arrays, inputs before results. archs: GPUs for
-    which cubins are compiled, "sm_90a" (needs NVRTC, no GPU). gpu_operation: what GPUs run instead.
-    Returns the artifact, loaded for the CPU; None with cpu=False. ValueError for operations that
-    compute on the host, and for what a GPU of archs cannot run.
+    or a `Program`, without arrays. Arrays that it captures are stored as they are now. name: of the
+    generated C++17 header and its class; names: of the arrays, inputs before results. archs: GPUs
+    to compile cubins for, such as "sm_90a" (needs NVRTC, but no GPU). gpu_operation: run on GPUs
+    instead. Returns the artifact, loaded for the CPU; None with cpu=False. Raises ValueError for
+    operations that compute on the host, and for those that a GPU of archs cannot run.
     """
     folder, names = os.fspath(folder), list(names)
     archs = [archs] if isinstance(archs, str) else list(archs)
@@ -65,8 +65,8 @@ def _of_tensors(function):
 class Artifact:
     """An exported operation, ready to run on one device; made by `load_artifact`.
 
-    Called with its inputs it returns the results, a tuple of several, as arrays of the framework
-    that the first input is of. May be called on many threads at once.
+    Called with its inputs it returns the result, or a tuple of several, as arrays of the first
+    input's framework. May be called from many threads at once.
     """
 
     def __init__(self, core):
@@ -79,7 +79,7 @@ class Artifact:
 
     @property
     def checksum(self) -> str:
-        """What distinguishes this export from every other one."""
+        """A checksum that tells this export from every other one."""
         return self._core.checksum
 
     @property
@@ -97,7 +97,7 @@ class Artifact:
         return tensors
 
     def run(self, *arrays) -> None:
-        """Runs on one row-major array for each parameter, results included."""
+        """Runs on one row-major array per parameter, results included."""
         with stream_of(arrays[0] if arrays else None):
             self._core.run(self._tensors(self._core.parameters, arrays))
 
@@ -116,8 +116,8 @@ class Artifact:
 def load_artifact(folder, device=None) -> Artifact:
     """Loads what `export` or `tilewright export` wrote; device: "cpu" (default), "cuda", "cuda:N".
 
-    Needs neither NVRTC nor the code that was traced. ValueError with the reason where the folder
-    is damaged, of another version of Tilewright, or not exported for the device.
+    Needs neither NVRTC nor the code that was traced. Raises ValueError with the reason if the
+    folder is damaged, comes from another version of Tilewright, or was not exported for the device.
     """
     device = "cpu" if device is None else str(device)
     kind, _, index = device.partition(":")

@@ -25,7 +25,7 @@ from ._synonyms import names_synonyms
 
 
 class AuxOutput(NamedTuple):
-    """Auxiliary results; None for what was not asked for."""
+    """Auxiliary results; None for those that were not requested."""
 
     lse: np.ndarray | None = None  #: (B, Hq, L), natural log of the softmax's denominator
     max_scores: np.ndarray | None = None  #: (B, Hq, L), of the scores after mods and masks
@@ -63,9 +63,9 @@ _OPTIONS = sorted(_SIZES | _COUNTS | _FLAGS | _WORDS)
 
 
 def kernel_options_of(op, options):
-    """kernel_options, checked, as {name: value} of the forward and of the backward pass.
+    """Checks kernel_options; returns {name: value} for the forward and for the backward pass.
 
-    A prefix fwd_ or bwd_ limits an option to one pass, and goes before the same name without one.
+    A prefix fwd_ or bwd_ limits an option to one pass, and overrides the same name without one.
     """
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(
@@ -98,9 +98,9 @@ def kernel_options_of(op, options):
 
 
 def blocks_of(forward, backward):
-    """The hints of both passes as the library takes them: queries, keys, warps and stages."""
+    """The hints for both passes as the library takes them: queries, keys, warps and stages."""
     common = ("num_warps", "num_stages")
-    # The backward pass is one program, with the blocks of torch's loop for dK and dV.
+    # The backward pass is one program; its blocks are those of torch's loop for dK and dV.
     names = (("BLOCK_M", "BLOCK_N", *common), ("BLOCK_M1", "BLOCK_N1", *common))
     return [
         tuple(options.get(name, 0) for name in these)
@@ -172,31 +172,32 @@ def flex_attention(
     """``softmax(mask(score_mod(scale * Q K^T))) V`` in one pass, in memory O(L + S).
 
     Shapes, for layout "bhsd" ("bshd": sequence before heads):
-      query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), of one dtype out of float32,
-      float64, float16, bfloat16; any strides and lengths. Hq a multiple of Hkv; unequal ones need
-      enable_gqa=True, as in torch.
+      query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), all float32, float64, float16
+      or bfloat16; any strides and lengths. Hq is a multiple of Hkv; if they differ, enable_gqa=True
+      is required, as in torch.
 
     score_mod(score, b, h, q_idx, kv_idx) -> score runs on the scaled scores, before the mask;
-    mask_mod(b, h, q_idx, kv_idx) -> bool keeps where True. block_mask: a BlockMask. causal:
-    kv <= q; window=(left, right): q - left <= kv <= q + right, -1 unbounded; segment_ids (B, L),
-    kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection. Positions count
+    mask_mod(b, h, q_idx, kv_idx) -> bool keeps a score where True. block_mask: a BlockMask. causal:
+    kv <= q; window=(left, right): q - left <= kv <= q + right, -1 is unbounded; segment_ids (B, L),
+    kv_segment_ids (B, S): only equal ids attend. Several masks are intersected. Positions count
     from the top left.
+
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
-    kv_lengths (B,): keys from there on do not exist, whatever the arrays hold; with cu_seqlens (N,).
-    sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities
-    dropped by philox(seed, b, h, q, kv).
-    scale: None is 1 / sqrt(E). kernel_options: torch's names, taken as hints, of which BLOCK_M and
-    BLOCK_N (forward) and BLOCK_M1 and BLOCK_N1 (backward) set the tiles, num_warps and num_stages
-    those of tile programs on a GPU; autotune=True measures a few blocks in the first call
-    of a shape and keeps the fastest, on disk too; engine ("tiles", "sm90"; otherwise the fastest
-    that supports the call); precision of the products of float32 on GPUs ("ieee", "tf32",
-    "bf16x3"). docs/reference/attention.md has a row for each.
-    device: None runs where the arrays are (arrays of a GPU give arrays of their framework); "cpu",
+    kv_lengths (B,), or (N,) with cu_seqlens: keys from there on are ignored, whatever the arrays
+    hold. sinks (Hq,): one more logit per head in the denominator. dropout: the fraction of
+    probabilities dropped by philox(seed, b, h, q, kv). scale: None is 1 / sqrt(E).
+
+    kernel_options: torch's names, taken as hints. BLOCK_M and BLOCK_N (forward) and BLOCK_M1 and
+    BLOCK_N1 (backward) set the tiles, num_warps and num_stages those of tile programs on a GPU.
+    autotune=True measures a few blocks in the first call of a shape and keeps the fastest, on disk
+    too. engine: "tiles" or "sm90", by default the fastest that supports the call. precision of
+    float32 products on GPUs: "ieee", "tf32" or "bf16x3". docs/reference/attention.md has a table of
+    all. device: None runs where the arrays are (GPU arrays give arrays of their framework); "cpu",
     "cuda" or "cuda:N" runs there, and NumPy arrays give NumPy arrays.
 
     Returns out (B, Hq, L, Ev) in query's layout and dtype; with return_lse=True (out, lse); with
-    return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
-    ValueError or TypeError, naming the argument, where something does not fit.
+    return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend to gives out 0 and lse
+    -inf. Raises ValueError or TypeError, naming the argument, if something does not fit.
     """
     arguments = AttentionArguments(**locals())
     with stream_of(query):
@@ -234,13 +235,14 @@ def flex_attention_vjp(
 ) -> tuple[Any, Callable[..., Gradients]]:
     """``(flex_attention(...), pullback)``.
 
-    ``pullback(dout, dlse=None)`` gives `Gradients`: query, key, value (shapes, dtypes and layouts of
-    the inputs), sinks, and captured, a list for the float captures in the order in which score_mod
-    first uses them. dout has the shape and dtype of out, dlse those of lse.
+    ``pullback(dout, dlse=None)`` returns `Gradients`: query, key, value (with shapes, dtypes and
+    layouts of the inputs), sinks, and captured, a list with one entry per float capture in the
+    order in which score_mod first uses them. dout has the shape and dtype of out, dlse those of
+    lse.
 
-    The pullback reads the arrays of the forward pass, captures and `out` again, without a copy:
-    where one of them was changed in place meanwhile it raises ValueError. Arrays of a GPU tell only
-    in PyTorch, and their captures not at all.
+    The pullback reads the arrays of the forward pass, captures and `out` again, without a copy: it
+    raises ValueError if one of them was changed in place meanwhile. On GPUs this is noticed for
+    PyTorch tensors only, and never for captures.
     """
     arguments = AttentionArguments(**locals())
     with stream_of(query):
@@ -271,7 +273,7 @@ def flex_attention_vjp(
 
 
 class _Problem:
-    """The arguments of one call, checked and turned into the library's."""
+    """The arguments of one call, checked and converted to the library's."""
 
     def __init__(self, op, arguments):
         self.op, self.arguments = op, arguments
@@ -287,7 +289,7 @@ class _Problem:
         self._check_heads(flag(op, "enable_gqa", arguments.enable_gqa), arguments.layout)
 
     def tensor(self, op, name, value):
-        """An argument as a tensor where the call runs."""
+        """An argument as a tensor on the device where the call runs."""
         return to_device(op, to_tensor(op, name, value), self.device)
 
     def _options(self, arguments):

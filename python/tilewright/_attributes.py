@@ -1,4 +1,4 @@
-"""Attributes of CUDA kernels: their types, and values as the extension module takes them."""
+"""Attributes of CUDA kernels: their types, and their values as the extension module takes them."""
 
 import enum
 import operator
@@ -13,8 +13,8 @@ class Struct:
     """A struct of CUDA C++ by value: its name there, and its fields in order.
 
     `tw.Struct("Descriptor", rows="i64", eps="f32")` is
-    `struct Descriptor { long long rows; float eps; };`. The compilation fails where the source has
-    another one. A value is a dict.
+    `struct Descriptor { long long rows; float eps; };`. Compilation fails if the source declares it
+    differently. A value is a dict.
     """
 
     def __init__(self, name: str, **fields):
@@ -38,10 +38,10 @@ class Attribute:
 
     - type: a dtype ("i64", np.float32, ...; bool, integers, f32, f64); "dtype" for an attribute
       that is a dtype; an `enum.Enum` of integers, or a dict of names and integers; a `tw.Struct`.
-    - default: what a call that gives none takes. A function computes it from the inputs, as
-      `lambda x, weight: x.shape[1]`; then calls cannot give it. Attributes that stand before it
-      are its keyword arguments.
-    - passed: False for one that the kernel does not take, but functions of the call see.
+    - default: the value in calls that give none. A function, such as `lambda x, weight:
+      x.shape[1]`, computes it from the inputs, and calls then cannot give it. Attributes declared
+      before it are its keyword arguments.
+    - passed: False for an attribute that functions of the call see but the kernel does not take.
     """
 
     def __init__(self, type: Any, default: Any = None, *, passed: bool = True):  # noqa: A002
@@ -66,7 +66,7 @@ class Attribute:
         return callable(self.default) and not isinstance(self.default, type)
 
     def value(self, op, name, given):
-        """A value of a call for the extension module, which checks that it fits."""
+        """A call's value for the extension module, which checks that it fits."""
         kind = self.kind["kind"]
         try:
             if kind == "dtype":
@@ -84,14 +84,14 @@ class Attribute:
             ) from None
 
     def wanted(self) -> str:
-        """What a value is, for messages."""
+        """What a value has to be, for error messages."""
         kind = self.kind["kind"]
         if kind == "enum":
             return "one of " + ", ".join(repr(n) for n, _ in self.kind["values"])
         return {"struct": f"a dict of the fields of {self.kind.get('struct')}"}.get(kind, kind)
 
     def schema(self) -> str:
-        """Its type in the schema of an operator of PyTorch."""
+        """Its type in the schema of a PyTorch operator."""
         kind = self.kind["kind"]
         if kind in ("dtype", "enum", "struct"):
             return "str"

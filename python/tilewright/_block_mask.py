@@ -40,10 +40,10 @@ def _torch_list(side, line, *, full, indices):
 class BlockMask:
     """Which queries attend to which keys, for kernels of any block size; immutable.
 
-    The block-level view (`sparsity`, `to_dense`, `kv_num_blocks` and its like) is torch's, in blocks
-    of BLOCK_SIZE. Combine with ``& | ~``; ``mask[b, h]`` is the part of one batch and head, which
-    keeps its dimensions; ``mask[b, h, rows]`` takes rows of blocks. Each of the three may be an
-    integer, a slice, or a list of integers. `mask_mod` is what the mask was made from; None for
+    The block-level view (`sparsity`, `to_dense`, `kv_num_blocks` and so on) is torch's, in blocks
+    of BLOCK_SIZE. Combine masks with ``& | ~``; ``mask[b, h]`` is the part for one batch and head,
+    with both dimensions kept; ``mask[b, h, rows]`` selects rows of blocks. Each of the three may be
+    an integer, a slice, or a list of integers. `mask_mod` is what the mask was made from; None for
     combined and shifted masks.
     """
 
@@ -51,7 +51,7 @@ class BlockMask:
         self._core = core
         self._separate = separate_full_blocks
         self.mask_mod = mask_mod
-        #: Whether the mod depends on the batch, and on the head: then one of them is no other.
+        #: Whether the mod depends on the batch, and on the head: then one's mask is not another's.
         self._reads = tuple(reads)
 
     @classmethod
@@ -68,10 +68,10 @@ class BlockMask:
     ):
         """torch's index form: integers (B, H, q blocks) and (B, H, q blocks, kv blocks).
 
-        Pairs of full blocks attend; those of partial blocks where mask_mod says so, without one all
-        of them. seq_lengths (q_len, kv_len) defaults to blocks times BLOCK_SIZE. compute_q_blocks is
-        torch's; the transposed lists are computed when asked for. ValueError for lists that do not
-        fit together.
+        All pairs of full blocks attend; those of partial blocks attend where mask_mod says so, or
+        all of them without a mask_mod. seq_lengths (q_len, kv_len) defaults to blocks times
+        BLOCK_SIZE. compute_q_blocks is torch's; the transposed lists are computed on demand. Raises
+        ValueError for lists that do not fit together.
         """
         op = "from_kv_blocks"
         mod = None if mask_mod is None else as_mod(op, "mask_mod", mask_mod, True)
@@ -117,7 +117,7 @@ class BlockMask:
         return self._core.nbytes
 
     def numel(self) -> int:
-        """Pairs of queries and keys, of all batches and heads."""
+        """The number of pairs of queries and keys, over all batches and heads."""
         return int(np.prod(self.shape, dtype=object))
 
     def sparsity(self) -> float:
@@ -125,15 +125,15 @@ class BlockMask:
         return self._core.sparsity()
 
     def to_dense(self) -> np.ndarray:
-        """int32 (B, H, q blocks, kv blocks): 1 for full and partial blocks."""
+        """int32 (B, H, q blocks, kv blocks): 1 for full and partial blocks, else 0."""
         return to_array(self._core.to_dense())
 
     def elements(self):
-        """Every pair: bool (B, H, q_len, kv_len)."""
+        """bool (B, H, q_len, kv_len): which pairs attend."""
         return to_array(self._core.elements())
 
     def _lists(self, kind):
-        """(num_blocks, indices) of partial or full blocks by rows (kv) or columns (q)."""
+        """(num_blocks, indices) of the partial or full blocks by rows (kv) or columns (q)."""
         lists = getattr(self._core, kind)()
         return to_array(lists.num_blocks), to_array(lists.indices)
 
@@ -163,7 +163,7 @@ class BlockMask:
         return self.shape[0]
 
     def __iter__(self):
-        """The masks of the batches."""
+        """Iterates over the batches' masks."""
         return (self[b] for b in range(len(self)))
 
     def __getitem__(self, index):
@@ -186,7 +186,7 @@ class BlockMask:
         return BlockMask(core, self._separate, self.mask_mod, reads)
 
     def to(self, device):
-        """The mask itself: it moves with the arrays of the call that uses it."""
+        """Returns the mask itself: it moves with the arrays of the call that uses it."""
         return self
 
     def shifted(self, q_offset, kv_offset, q_len, kv_len):
@@ -226,7 +226,7 @@ class BlockMask:
         return hash(to_array(self._core.packed()).tobytes())
 
     def check_fits(self, op, batch, heads):
-        """ValueError where one batch or head of the mask cannot stand for all of a call's."""
+        """Raises ValueError if a mask for one batch or head cannot stand for all of a call's."""
         for what, reads, own, count in zip(
             ("batch", "head"), self._reads, self.shape[:2], (batch, heads), strict=True
         ):
@@ -237,10 +237,10 @@ class BlockMask:
                 )
 
     def to_string(self, grid_size=(20, 20), limit=4) -> str:
-        """A picture in characters: full, shaded for partial, blank for empty blocks.
+        """A picture in characters: solid for full, shaded for partial, blank for empty blocks.
 
-        grid_size: characters down and, two for each, across; one number for both, -1 for all blocks.
-        limit: pictures over batches and heads.
+        grid_size: rows and columns of the picture, a column being two characters; one number for
+        both, -1 for all blocks. limit: the most pictures, over batches and heads.
         """
         op = "BlockMask.to_string"
         blocks = [
@@ -269,16 +269,16 @@ class BlockMask:
         return f"<div>{html.escape(repr(self))}</div>{self.svg()}"
 
     def save(self, path) -> None:
-        """Writes the picture where the name ends in .svg or .png, the mask itself to .npy.
+        """Writes a picture if the name ends in .svg or .png, the mask itself if it ends in .npy.
 
-        `load` and ``tilewright attention --block-mask`` read the latter: uint32 words, as
+        `load` and ``tilewright attention --block-mask`` read .npy files: uint32 words, as
         ``tilewright mask --out`` writes them.
         """
         path = str(path)
         if not path.endswith(".npy"):
             self._core.save(path)
             return
-        # As a whole or not at all.
+        # Written under another name first, so that nobody sees half a file.
         temporary = f"{path}.{os.getpid()}.tmp"
         try:
             with open(temporary, "wb") as file:
@@ -305,7 +305,7 @@ def _is_all(index):
 
 
 def _places(what, index, extent):
-    """The places that an integer, a slice or a list of integers stands for."""
+    """The positions that an integer, a slice or a list of integers selects."""
     if isinstance(index, slice):
         return list(range(extent))[index]
     places = np.asarray(index)
@@ -324,7 +324,7 @@ def _places(what, index, extent):
 
 
 def _rows(core, rows):
-    """These rows of blocks, one after the other."""
+    """The mask of these rows of blocks, one after the other."""
     size, kv_len = core.block_size[0], core.shape[3]
     runs = []  # first row and count of neighbours
     for row in rows:
@@ -335,7 +335,7 @@ def _rows(core, rows):
     parts = [core.q_rows(*run) for run in runs]
     if len(parts) < 2:
         return parts[0] if parts else core.q_rows(0, 0)
-    # A last block that is cut short leaves queries that attend to nothing, unless it comes last.
+    # Where others follow a last block that is cut short, its missing queries attend to nothing.
     q_len = size * (len(rows) - runs[-1][1]) + parts[-1].shape[2]
     whole, begin = None, 0
     for part, run in zip(parts, runs, strict=True):
@@ -357,7 +357,7 @@ def sizes(op, B, H, Q_LEN, KV_LEN):
 
 
 def expect_sizes_read(op, mod, B, H):
-    """ValueError unless B and H are given where the mod depends on them; gives what it reads."""
+    """Returns which of B and H the mod depends on; ValueError for one that is missing."""
     reads = mod._reads()
     missing = [
         (name, what)
@@ -390,11 +390,11 @@ def create_block_mask(
 ) -> BlockMask:
     """The mask of mask_mod(b, h, q_idx, kv_idx) -> bool as data.
 
-    B, H: batches and heads; None or 1 stands for any number. BLOCK_SIZE an integer or (q, kv) only
-    matters to the block-level view, as Q_BLOCK_SIZE and KV_BLOCK_SIZE, which go before it. Time and
-    memory grow with the mask's borders, not with its area. device is torch's and
-    ignored: masks whose arrays are on a GPU are built there, others on the CPU, and they move with
-    the arrays of the call that uses them. _compile is torch's and ignored.
+    B, H: batches and heads; None or 1 stands for any number. BLOCK_SIZE, an integer or (q, kv),
+    only affects the block-level view, as do Q_BLOCK_SIZE and KV_BLOCK_SIZE, which override it. Time
+    and memory grow with the mask's borders, not with its area. device is torch's and ignored: masks
+    whose arrays are on a GPU are built there, others on the CPU, and they move with the arrays of
+    the call that uses them. _compile is torch's and ignored.
     """
     op = "create_block_mask"
     if str(device).partition(":")[0] not in ("None", "cpu", "cuda"):
@@ -423,10 +423,10 @@ def create_mask(
     KV_LEN: int,
     device: str | None = "cpu",
 ) -> np.ndarray:
-    """bool (B, H, Q_LEN, KV_LEN) of a mask mod; of a score mod: where it keeps 0 above -inf.
+    """bool (B, H, Q_LEN, KV_LEN): where a mask mod is true, or a score mod keeps 0 above -inf.
 
     B, H: None is 1, for mods that do not depend on the batch or the head. device: "cuda" needs a
-    GPU; the array is NumPy's wherever the mask was made.
+    GPU; the result is a NumPy array wherever the mask was made.
     """
     op = "create_mask"
     check_device(op, device)
@@ -444,7 +444,7 @@ def create_scores(
     KV_LEN: int,
     scores: Array | None = None,
 ) -> np.ndarray:
-    """What score_mod makes of `scores`, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
+    """`scores` after score_mod, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
 
     scores: f32 or f64, of a shape that broadcasts to the result's; zeros by default. B, H: None is
     1, for mods that do not depend on the batch or the head. Slow.
@@ -466,7 +466,7 @@ def create_scores(
 
 
 def check_device(op, device):
-    """ValueError for a device that there is not."""
+    """Raises ValueError for a device that does not exist."""
     kind, _, index = str(device).partition(":")
     if kind not in ("None", "cpu", "cuda") or not (index or "0").isdigit():
         raise ValueError(f'[{op}] expected device None, "cpu" or "cuda" but got {device!r}')

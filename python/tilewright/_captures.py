@@ -1,4 +1,4 @@
-"""Captured arrays: what mods read by traced integers, as NumPy arrays are indexed."""
+"""Captured arrays, which mods index with traced integers as NumPy arrays are indexed."""
 
 import operator
 import sys
@@ -9,13 +9,13 @@ from . import _core
 from ._arrays import to_tensor
 
 Scalar = _core.Scalar
-_LONGEST = 512  # elements that a mod writes out, one after the other
+_LONGEST = 512  # the most elements that a mod unrolls
 
 
 class _View:
-    """A captured array with some of its dimensions indexed and others cut by slices.
+    """A captured array with some of its dimensions indexed and others sliced.
 
-    `places` has for each dimension of the array an index, static or traced, or a range.
+    `places` has an index, static or traced, or a range for each dimension of the array.
     """
 
     def __init__(self, capture, places, array):
@@ -84,7 +84,7 @@ def _shown(core):
 
 
 class Capture(_View):
-    """What `capture` returns. `array` is what it was made from, and what it reads outside of mods."""
+    """What `capture` returns. `array` is its source, which indexing outside of mods reads."""
 
     def __init__(self, array, name="", differentiable=True):
         self.array = array
@@ -93,7 +93,7 @@ class Capture(_View):
 
     @property
     def name(self):
-        """For messages; may be empty."""
+        """Its name in error messages; may be empty."""
         return self._core.name
 
     def __reduce__(self):
@@ -105,7 +105,7 @@ class Capture(_View):
 
 
 def _expanded(index, ndim):
-    """The index with one entry for every dimension: an ellipsis and what is left out are slices."""
+    """The index with one entry per dimension: an ellipsis and omitted dimensions become slices."""
     given = sum(entry is not Ellipsis for entry in index)
     if given > ndim:
         raise IndexError(
@@ -121,7 +121,7 @@ def _expanded(index, ndim):
 
 
 def _place(inside, index, dim):
-    """The part of a range of a dimension that an index or slice stands for."""
+    """The part of a dimension's range that an index or slice selects."""
     extent = len(inside)
     if isinstance(index, slice):
         try:
@@ -136,7 +136,7 @@ def _place(inside, index, dim):
     if isinstance(index, Scalar):
         if inside == range(extent):
             return index
-        # An index of a part counts from its ends.
+        # An index into a part counts from the ends of the part.
         wrapped = _core.where(index < 0, index + extent, index)
         return _core.clamp(wrapped, 0, max(extent - 1, 0)) * inside.step + inside.start
     _refuse_other_front_ends(index)
@@ -173,18 +173,18 @@ def is_of_other_front_end(value):
 
 def _refuse_other_front_ends(index):
     if is_of_other_front_end(index):
-        _core.abs(index)  # which names them
+        _core.abs(index)  # raises an error that names them
 
 
 def _read(core, places):
-    """One element. In the checked mode the user's line goes with it."""
+    """Reads one element. In the checked mode the user's line is recorded with it."""
     if _core.checked():
         _core.exchange_source_line(*user_line())
     return core.element(tuple(places)) if places else core.value()
 
 
 def user_line():
-    """(file, line) of the innermost frame outside of the package; line 0 for none."""
+    """(file, line) of the innermost frame outside of the package; line 0 if there is none."""
     package = __name__.partition(".")[0]
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
@@ -220,7 +220,7 @@ class Row:
 
 
 def row(value):
-    """What stands for a row as a Row; other values as they are."""
+    """A Row for anything that represents a row; other values unchanged."""
     if not isinstance(value, _View):
         return value
     if value.ndim == 0:

@@ -4,19 +4,19 @@ from . import _core
 
 
 def _mark(tensor, value):
-    """What changes with the elements: a hash of them, on a GPU PyTorch's version; None: unknown."""
+    """A mark that changes with the elements: a hash, on a GPU PyTorch's version; None: unknown."""
     if tensor.device == "cpu":
         return tensor.fingerprint()
     try:
         return value._version
-    except (AttributeError, RuntimeError):  # no tensor of PyTorch, or one made in inference mode
+    except (AttributeError, RuntimeError):  # not a PyTorch tensor, or one made in inference mode
         return None
 
 
 class Unchanged:
-    """The arrays that a pullback reads again, as they were when this was made.
+    """Remembers the arrays that a pullback reads again as they are when this is made.
 
-    `arrays`: (name, tensor, what it was made from). ValueError where one has changed by `check`.
+    `arrays`: (name, tensor, what it was made from). `check` raises ValueError if one has changed.
     """
 
     def __init__(self, arrays):

@@ -1,4 +1,4 @@
-"""NumPy's functions that have no operation of their own: what they are composed of."""
+"""NumPy's functions that have no operation of their own, composed of others."""
 
 import math
 
@@ -27,14 +27,14 @@ def _cosh(x):
 
 def _logaddexp(x, y):
     larger = F["maximum"](x, y)
-    gap = F["where"](x == y, 0.0, F["abs"](x - y))  # of equal infinities too
+    gap = F["where"](x == y, 0.0, F["abs"](x - y))  # 0 for equal infinities too
     return larger + F["log1p"](F["exp"](-gap))
 
 
 def _hypot(x, y):
     x, y = F["abs"](x), F["abs"](y)
     larger, smaller = F["maximum"](x, y), F["minimum"](x, y)
-    ratio = F["where"](larger == smaller, 1.0, smaller / larger)  # of two zeros
+    ratio = F["where"](larger == smaller, 1.0, smaller / larger)  # for two zeros
     is_infinite = (x == math.inf) | (y == math.inf)
     return F["where"](is_infinite, math.inf, larger * F["sqrt"](ratio * ratio + 1))
 

@@ -1,7 +1,7 @@
 """Loops and branches of the kernel language over traced values, as in Pallas.
 
-A carry is a traced value, a number, or a tuple, list, dict or dataclass of such. Here it is taken
-apart and put together again; the core sees flat lists.
+A carry is a traced value, a number, or a tuple, list, dict or dataclass of such. It is flattened
+and rebuilt here; the core sees flat lists.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ _LEAF = "*"
 
 
 def _flatten(value, leaves):
-    """Appends the values of a carry; its form, which is comparable, comes back."""
+    """Appends the values of a carry to `leaves`; returns its structure, which can be compared."""
     if value is None:
         return None
     if isinstance(value, tuple | list):
@@ -39,7 +39,7 @@ def _flat(value):
 
 
 def _rebuild(form, leaves):
-    """The value of this form from an iterator of leaves."""
+    """The value with this structure from an iterator of leaves."""
     if form is None:
         return None
     if form == _LEAF:
@@ -74,9 +74,9 @@ def _flat_like(op, what, value, form):
 def for_loop(lo, hi, body, carry=None, *, step=1):
     """`carry = body(i, carry)` for i = lo, lo + step, ... < hi; returns the last carry.
 
-    The bounds may be traced; i is an i64 scalar. Without a carry the body takes i alone and works
-    by its stores. A carry is a tile, a number, or a tuple, list, dict or dataclass of such, whose
-    shapes and dtypes stay what they are; a number takes the dtype that the body gives back.
+    The bounds may be traced; i is an i64 scalar. Without a carry the body takes i alone and acts
+    through its stores. A carry is a tile, a number, or a tuple, list, dict or dataclass of such,
+    whose shapes and dtypes must not change; a number takes the dtype that the body returns.
     """
     if carry is None:
         with_carry = _takes("for_loop", body, 2)
@@ -102,20 +102,20 @@ def for_loop(lo, hi, body, carry=None, *, step=1):
 
 
 def _takes(op, function, count):
-    """Whether a function takes this many arguments; a TypeError unless it is callable."""
+    """Whether a function takes this many arguments; TypeError if it is not callable."""
     if not callable(function):
         raise TypeError(f"[{op}] expected a function but got {_kind(function)}")
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # no signature to be had
+    except ValueError:  # no signature available
         return False
     return True
 
 
 def while_loop(condition, body, carry):
-    """`carry = body(carry)` while `condition(carry)`, a bool scalar, holds; the last carry."""
+    """`carry = body(carry)` while `condition(carry)` (a bool scalar); returns the last carry."""
     leaves, form = _flat(carry)
 
     def run(now):
@@ -127,9 +127,9 @@ def while_loop(condition, body, carry):
 
 
 def cond(condition, then_branch, else_branch, *operands):
-    """`then_branch(*operands)` where a bool scalar holds, else `else_branch(*operands)`.
+    """`then_branch(*operands)` if a bool scalar is true, else `else_branch(*operands)`.
 
-    Only one of them runs. Both return values of the same form, shapes and dtypes.
+    Only one of them runs. Both must return values of the same structure, shapes and dtypes.
     """
     forms = []
 
@@ -148,7 +148,7 @@ def cond(condition, then_branch, else_branch, *operands):
 
 
 def when(condition, body=None):
-    """Runs a function, for its stores, only where a bool scalar holds. Also a decorator:
+    """Runs a function, for its stores, only if a bool scalar is true. Also a decorator:
 
     ``@tw.when(i == 0)`` above ``def _(): ref[...] = 0``.
     """
@@ -169,10 +169,10 @@ def when(condition, body=None):
 
 
 def scan(body, carry, xs):
-    """`carry, y = body(carry, x)` for each x of xs along axis 0: the last carry, and the y's stacked.
+    """`carry, y = body(carry, x)` for each x of xs along axis 0; returns (last carry, stacked y's).
 
-    `xs` is a tile or a tuple, list or dict of tiles of one length; y anything that a carry may be.
-    The tiles and the stacks lie in scratch memory of the program, so xs may be long.
+    `xs` is a tile or a tuple, list or dict of tiles of one length; y is anything that a carry may
+    be. The tiles and the stacks live in the program's scratch memory, so xs may be long.
     """
     leaves, form = _flat(carry)
     rows, rows_form = _flat(xs)
@@ -194,19 +194,19 @@ def scan(body, carry, xs):
 
 
 def associative_scan(combine, elems, axis=0, reverse=False):
-    """What the elements up to each one along an axis combine to; with `reverse`, from the last down.
+    """Combines all elements up to each one along an axis; with `reverse`, from the last one down.
 
     `elems` is a tile, or a tuple, list, dict or dataclass of tiles that are combined together.
-    `combine(a, b)` takes two values of that form, of one shape, and returns one more: element by
-    element what a and b give, a from before b. It has to be associative, not commutative.
+    `combine(a, b)` takes two values of that structure and one shape and returns a third,
+    elementwise; a comes before b. It has to be associative, but need not be commutative.
     """
     return _combined(_lang.associative_scan, "associative_scan", combine, elems, axis, reverse)
 
 
 def reduce(combine, elems, axis=0, keepdims=False):
-    """What all elements along an axis combine to, in a fixed tree of neighbours in their order.
+    """Combines all elements along an axis, in order, as a fixed tree of neighbours.
 
-    `combine` and `elems` are those of `associative_scan`.
+    `combine` and `elems` are as in `associative_scan`.
     """
     return _combined(_lang.reduce, "reduce", combine, elems, axis, keepdims)
 

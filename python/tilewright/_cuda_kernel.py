@@ -1,4 +1,4 @@
-"""CUDA C++ of your own as an operation on arrays."""
+"""User-written CUDA C++ as an operation on arrays."""
 
 import inspect
 import os
@@ -12,14 +12,14 @@ from ._attributes import Attribute, attribute
 from ._language import DType
 from ._programs import Program, ShapeDtype, check_writable, like_array
 
-#: All that there are, for `import tilewright.torch`, which makes operators of them.
+#: All live kernels, for `import tilewright.torch`, which makes operators of them.
 KERNELS = weakref.WeakSet()
 VMAP_METHODS = ("sequential", "grid", "expand_dims", "broadcast_all")
 
 
 class Launch:
-    """One `__global__` function of a CUDA kernel and how many threads run it: as the arguments of
-    `tw.cuda_kernel` of these names, for kernels of several launches."""
+    """One `__global__` function of a CUDA kernel and the threads that run it, for kernels of
+    several launches. The fields mean what the arguments of `tw.cuda_kernel` of these names do."""
 
     def __init__(self, kernel, *, grid=1, block=256, shared=0, cluster=1, template=()):
         if not isinstance(kernel, str) or not kernel:
@@ -30,8 +30,8 @@ class Launch:
 
 
 class CpuFunction:
-    """The function `entry` of a shared library, for calls on the CPU: a `tw_cpu_function` of
-    tilewright/cpu_function.h."""
+    """The function `entry` of a shared library, run by calls on the CPU: a `tw_cpu_function` as
+    tilewright/cpu_function.h declares it."""
 
     def __init__(self, library: str | os.PathLike, entry: str):
         self.library = str(pathlib.Path(library).resolve())
@@ -66,45 +66,45 @@ def cuda_kernel(
 ) -> "CudaKernel":
     """CUDA C++ as an operation on arrays of NumPy, CuPy, PyTorch, JAX, anything with DLPack.
 
-    The `__global__` function takes pointers to the inputs (const), the outputs and, if there is
-    one, the workspace, then the attributes by value. NVRTC compiles it at the first call of each
-    signature, with its parameters checked against what is passed; the source may include
+    The `__global__` function takes pointers to the inputs (const), the outputs and the workspace,
+    if there is one, then the attributes by value. NVRTC compiles it at the first call of each
+    signature and checks its parameters against what is passed; the source may include
     <tilewright.cuh>.
 
     - source: CUDA C++, or the path of a file (a `pathlib.Path`, or text that ends in ".cu").
-    - name: of the `__global__` function, and of the operation in messages.
+    - name: the `__global__` function's, also used for the operation in error messages.
     - inputs, outputs: names of the arrays.
     - out_shape: a `ShapeDtype`, a tuple of them for several outputs, or a function of the inputs.
-      Functions, here and below, get a `ShapeDtype` for each input, and attributes that they name as
-      keyword-only parameters.
-    - grid, block, shared, cluster: extents in blocks and threads, bytes of dynamic shared memory,
-      blocks of a cluster; numbers, tuples (x first), or functions of the inputs.
-    - template: what the function template is instantiated with: names of inputs and outputs (their
-      element types) and of attributes (dtypes as types; integers, bools and enumerations as
-      values, which then are no parameters).
+      Functions, here and below, get a `ShapeDtype` for each input, and those attributes that they
+      name as keyword-only parameters.
+    - grid, block, shared, cluster: grid size in blocks, block size in threads, bytes of dynamic
+      shared memory, cluster size in blocks; numbers, tuples (x first), or functions of the inputs.
+    - template: the template arguments: names of inputs and outputs (for their element types) and of
+      attributes (dtypes as types; integers, bools and enumerations as values, which are then not
+      passed as parameters).
     - launches: several `tw.Launch`, run in order with the same parameters, in place of the above.
     - attributes: {name: `tw.Attribute` or its type}, in the order of the parameters.
     - workspace: bytes, or a function of the inputs; `clear_workspace` sets them to 0 first.
     - cpu: what runs for arrays on the CPU: `tw.CpuFunction(library, entry)`, or a tile program
       (`tw.call`'s, `tw.Program`, IR text), or a function of the inputs that returns one.
-    - vjp: `vjp(inputs, outputs, cotangents)` gives the gradient of each input or None; inputs, and
-      of several outputs outputs and cotangents, are tuples. Or another CUDA kernel, by names: its
-      inputs are among inputs, outputs and, with a "d" before, cotangents; its output "dx" is the
-      gradient of x.
-    - vmap_method: "sequential" launches the kernel for one element of the batch after the other;
-      "grid" once, with the batch as grid axis z and parameters that are `tw::batched<T>` in place
-      of `T*`; "expand_dims" and "broadcast_all" call it with leading dimensions; a function
-      `rule(size, mapped, *arrays)` returns outputs with the batch in front.
-    - sharding_rule: as of `tilewright.jax.op`: "b n, n -> b n, b".
-    - headers: {name: text} that the source may include; options: NVRTC's, "-DX=1", "-Ifolder";
-      types: C++ types of elements other than tilewright.cuh's, {"bf16": "__nv_bfloat16"}.
+    - vjp: `vjp(inputs, outputs, cotangents)` returns the gradient of each input, or None; inputs is
+      a tuple, as are outputs and cotangents if there are several outputs. Or another CUDA kernel,
+      matched by names: its inputs are inputs, outputs and cotangents ("dy" for y) of this one; its
+      output "dx" is the gradient of x.
+    - vmap_method: "sequential" launches the kernel once per element of the batch; "grid" once, with
+      the batch as grid axis z and `tw::batched<T>` parameters in place of `T*`; "expand_dims" and
+      "broadcast_all" call it with leading dimensions; a function `rule(size, mapped, *arrays)`
+      returns outputs with the batch as the first dimension.
+    - sharding_rule: as in `tilewright.jax.op`: "b n, n -> b n, b".
+    - headers: {name: text} that the source may include; options: for NVRTC, such as "-DX=1" or
+      "-Ifolder"; types: C++ element types in place of tilewright.cuh's, {"bf16": "__nv_bfloat16"}.
     """
     return CudaKernel(**locals())
 
 
 class CudaKernel:
-    """CUDA C++ as an operation; made by `tw.cuda_kernel`. Called with arrays and attributes it
-    runs, where the arrays are. `out=`, an array or a tuple of them, receives the outputs."""
+    """CUDA C++ as an operation; made by `tw.cuda_kernel`. Called with arrays and attributes it runs
+    on the arrays' device. `out=`, an array or a tuple of them, receives the outputs."""
 
     def __init__(self, source, name, **given):
         self.name = _checked(name, str, "name")
@@ -113,7 +113,7 @@ class CudaKernel:
         self.inputs = _names(name, "inputs", given["inputs"])
         self.outputs = _names(name, "outputs", given["outputs"])
         self.attributes = {str(n): attribute(a) for n, a in dict(given["attributes"] or {}).items()}
-        #: Attributes that calls give.
+        #: Attributes that calls may give.
         self.free = {n: a for n, a in self.attributes.items() if not a.computed}
         self._out_shape = given["out_shape"]
         self.single = len(self.outputs) == 1
@@ -164,7 +164,7 @@ class CudaKernel:
     # ---- Functions of the inputs.
 
     def _core_function(self, function):
-        """`function(inputs, attributes)` for the extension, which gives (dtype, shape) of each."""
+        """`function(inputs, attributes)` for the extension; its inputs are (dtype, shape) each."""
 
         def run(types, attributes):
             return function([ShapeDtype(shape, dtype) for dtype, shape in types], attributes)
@@ -176,7 +176,7 @@ class CudaKernel:
         return function(*inputs, **self.named_by(function, attributes))
 
     def named_by(self, function, attributes):
-        """Those attributes that are parameters of the function."""
+        """The attributes that the function has as parameters."""
         parameters = inspect.signature(function).parameters.values()
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             named = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
@@ -269,7 +269,7 @@ class CudaKernel:
     # ---- Calls.
 
     def values(self, attributes):
-        """The given attributes, checked for names and kinds, and defaults of the others."""
+        """The given attributes, their names and types checked, and defaults for the others."""
         unknown = [n for n in attributes if n not in self.free]
         if unknown:
             computed = unknown[0] in self.attributes
@@ -289,7 +289,7 @@ class CudaKernel:
 
     def plan(self, *inputs, **attributes):
         """What runs for inputs such as these (arrays or `ShapeDtype`s); `plan(...).ptx("sm_90a")`
-        is what NVRTC makes of it, without a GPU."""
+        is its PTX by NVRTC, without a GPU."""
         types = [
             (dtype_name(self.name, self._input(i), x.dtype), list(x.shape))
             for i, x in enumerate(inputs)
@@ -300,7 +300,7 @@ class CudaKernel:
         return f"`{self.inputs[i]}`" if i < len(self.inputs) else f"argument {i}"
 
     def __call__(self, *arrays, out=None, **attributes):
-        """Runs on arrays, and returns the output, or a tuple of several."""
+        """Runs on arrays and returns the output, or a tuple of several."""
         if out is None:
             if _of_torch(arrays):
                 return self._in_torch()(*arrays, **attributes)
@@ -364,7 +364,7 @@ class CudaKernel:
     # ---- Derivatives.
 
     def gradients(self, inputs, outputs, cotangents, attributes, vjp=None):
-        """The gradient of each input, or None, by `vjp`."""
+        """The gradient of each input, or None, as `vjp` computes them."""
         vjp = self.vjp if vjp is None else vjp
         if isinstance(vjp, CudaKernel):
             _check_vjp(self, vjp)
@@ -388,7 +388,7 @@ class CudaKernel:
         return tuple(results)
 
     def batch(self, size, mapped, arrays, attributes):
-        """The outputs of a batch, in front, by the user's rule."""
+        """The outputs of a batch, which is their first dimension, by the user's rule."""
         rule = self.vmap_method
         results = rule(size, mapped, *arrays, **self.named_by(rule, attributes))
         results = tuple(results) if isinstance(results, tuple | list) else (results,)
@@ -401,7 +401,7 @@ class CudaKernel:
         return results
 
     def constant_outputs(self):
-        """Places of the outputs whose cotangents a vjp by names does not take."""
+        """Positions of the outputs whose cotangents a vjp kernel does not take."""
         if not isinstance(self.vjp, CudaKernel):
             return ()
         return tuple(i for i, n in enumerate(self.outputs) if f"d{n}" not in self.vjp.inputs)
@@ -421,7 +421,7 @@ def _names(op, what, names):
 
 
 def _source(name, source):
-    """The text, and as what messages know it."""
+    """The text, and its name in error messages."""
     is_path = isinstance(source, os.PathLike)
     if isinstance(source, str) and "\n" not in source and source.endswith((".cu", ".cuh")):
         is_path = True
@@ -464,6 +464,6 @@ def _of_torch(arrays):
 
 
 def _is_traced(arrays):
-    """Whether JAX traces them: its tracers are arrays of its class, unless JAX is not loaded."""
+    """Whether any of them is a tracer of JAX, which is not imported for that."""
     jax = sys.modules.get("jax")
     return jax is not None and any(isinstance(a, jax.core.Tracer) for a in arrays)

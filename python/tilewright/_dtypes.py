@@ -1,6 +1,6 @@
-"""The table of element types: the library's names of those of NumPy, JAX and PyTorch."""
+"""The table of element types: the library's names for those of NumPy, JAX and PyTorch."""
 
-#: By the name that NumPy, ml_dtypes, JAX and PyTorch give it.
+#: Keyed by the name that NumPy, ml_dtypes, JAX and PyTorch use.
 NAMES = {
     "bool": "bool",
     "int8": "i8",
@@ -20,7 +20,7 @@ NAMES = {
 }
 #: Those that NumPy lacks without ml_dtypes.
 EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-#: Floats that the library computes in f32.
+#: Floats that the library converts to f32 to compute with.
 NARROW_FLOATS = ("f16", "bf16", "f8e4m3", "f8e5m2")
 
 _BITS = {"bool": 8, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8}
@@ -35,5 +35,5 @@ def is_integer(name):
 
 
 def bits_of(name):
-    """The width of an element in memory."""
+    """The bits of an element in memory."""
     return _BITS.get(name) or int(name[1:])

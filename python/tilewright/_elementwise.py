@@ -1,4 +1,4 @@
-"""Functions of traced scalars, and what NumPy's functions do with them.
+"""Functions of traced scalars, including NumPy's functions applied to them.
 
 Outside of a trace they compute with numbers and arrays, as NumPy does.
 """
@@ -40,7 +40,7 @@ _APPROXIMABLE = {name for name, function in _TABLE.items() if function.approx}
 _OF_TWO = {name for name, function in _TABLE.items() if function.operands == 2}
 _OF_TWO |= {"minimum", "maximum"}
 
-#: What the functions compute outside of a trace where NumPy has none of the name.
+#: What functions that NumPy lacks compute outside of a trace.
 _PLAIN = {
     "sigmoid": lambda x: 1 / (1 + np.exp(np.negative(x))),
     "rsqrt": lambda x: 1 / np.sqrt(x),
@@ -86,7 +86,7 @@ def _function(name, document):
 
 
 def _operand(value):
-    """As the core takes it: captures of rank 0 by their values."""
+    """The operand as the core takes it: a capture of rank 0 becomes its value."""
     return value._capture if isinstance(value, _View) else value
 
 
@@ -95,7 +95,7 @@ globals().update(FUNCTIONS)
 
 
 def clamp(x, min=None, max=None):  # noqa: A002
-    """Bounds x: ``clamp(x, low, high)``; None: not."""
+    """Bounds x: ``clamp(x, low, high)``; None means no bound."""
     x = _operand(x)
     x = x if min is None else FUNCTIONS["maximum"](x, min)
     return x if max is None else FUNCTIONS["minimum"](x, max)
@@ -178,7 +178,7 @@ UFUNCS = {
 }
 ARRAY_FUNCTIONS = {np.where: FUNCTIONS["where"], np.clip: FUNCTIONS["clamp"]}
 
-TILE_FUNCTIONS = {}  # of NumPy, in kernels; `_language` knows them
+TILE_FUNCTIONS = {}  # NumPy functions on tiles; filled in by `_language`
 
 
 def _tracing():

@@ -1,10 +1,10 @@
-"""The error of front ends: what their tracing cannot express."""
+"""The error of front ends for what they cannot trace."""
 
 
 class UnsupportedError(NotImplementedError):
-    """What a mod or kernel cannot hold, before the names of the call and the argument are known.
+    """Something unsupported in a mod or kernel, raised before the call and argument are known.
 
-    `kind` is the exception that users get; `placed` says that the text names the user's line.
+    `kind` is the exception that users get; `placed`: whether the text names the user's line.
     """
 
     def __init__(self, text, kind=NotImplementedError, placed=False):
@@ -12,9 +12,9 @@ class UnsupportedError(NotImplementedError):
         self.kind, self.placed = kind, placed
 
     def at(self, text):
-        """The same with another text, which names the line."""
+        """The same error with another text, which names the line."""
         return UnsupportedError(text, self.kind, True)
 
     def public(self, prefix):
-        """What users get; `prefix` names the call and the argument."""
+        """The exception that users get; `prefix` names the call and the argument."""
         return self.kind(f"{prefix} {self}")

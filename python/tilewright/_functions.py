@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Sizes(NamedTuple):
-    """What the positions that a mod sees are below; None: any integer, negative ones too."""
+    """Upper bounds of the positions that a mod sees; None: any integer, even a negative one."""
 
     batch: int | None
     heads: int | None
@@ -46,7 +46,7 @@ def expect_arguments(op, argument, function, form):
     try:
         inspect.signature(function).bind(*form.split(","))
     except ValueError:
-        pass  # no signature to be had: the trace will tell
+        pass  # no signature available: tracing will tell
     except TypeError:
         raise TypeError(
             f"[{op}] expected {argument} to be a function {form} but got one of "
@@ -55,7 +55,7 @@ def expect_arguments(op, argument, function, form):
 
 
 class Mod:
-    """A function of the mask or score library; call it in mods, combine masks with & | ^ ~."""
+    """A mask or score of the library: it may be called in mods; masks combine with & | ^ ~."""
 
     def __init__(self, function, is_mask, name, made_by=None, arrays=None):
         self._function, self.is_mask, self.name = function, is_mask, name

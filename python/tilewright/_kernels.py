@@ -1,4 +1,4 @@
-"""Kernels written in Python: their blocks, grids and calls."""
+"""Kernels written in Python: block specs, grids and calls."""
 
 import functools
 import inspect
@@ -19,7 +19,7 @@ _core.lang.set_package_folder(os.path.join(os.path.dirname(os.path.abspath(__fil
 
 
 class Element:
-    """A dimension of a block whose index map gives the first element instead of a block's index."""
+    """A block dimension whose index map returns the first element, not the block's index."""
 
     def __init__(self, size):
         self.size = _language._integer("Element", "size", size)
@@ -31,13 +31,13 @@ class Element:
 class BlockSpec:
     """Which block of an array a program sees.
 
-    `block_shape` has one entry for each dimension of the array: a number (blocks of so many
-    elements), None (one element, and the kernel does not see the dimension), `Element(n)` (n
-    elements from an offset), or `tw.all` (the whole dimension). `index_map` takes one traced index
-    per grid axis and returns the index of the block along each dimension; without one every
-    program sees the block at the origin. `BlockSpec()` is the whole array.
+    `block_shape` has one entry for each dimension of the array: a number (blocks of that many
+    elements), None (one element; the kernel does not see the dimension), `Element(n)` (n elements
+    from an offset), or `tw.all` (the whole dimension). `index_map` takes one traced index per grid
+    axis and returns the index of the block along each dimension; without it every program sees the
+    block at the origin. `BlockSpec()` is the whole array.
 
-    A block may reach past the end of its array: such lanes load `other`, 0 by default, and are
+    A block may reach past the end of its array: lanes outside load `other`, 0 by default, and are
     never stored.
     """
 
@@ -65,7 +65,7 @@ class BlockSpec:
 
 
 def _name_line(error):
-    """Adds the line of the kernel to the text, as errors of the core have it."""
+    """Adds the kernel's line to the text, as errors of the core do."""
     package = os.path.dirname(__file__) + os.sep
     lines = [
         f"{frame.f_code.co_filename}:{line}"
@@ -89,7 +89,7 @@ def _dim(entry):
 class Kernel:
     """A function of Refs: inputs, outputs, then scratch; keyword-only parameters are static.
 
-    Made by `tw.kernel`. Called with Refs inside of another kernel it is that function.
+    Made by `tw.kernel`. Called with Refs inside of another kernel it acts as a plain function.
     """
 
     def __init__(self, function, name=None):
@@ -106,7 +106,7 @@ class Kernel:
             if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
         ]
         self.variadic = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
-        #: Names of the Refs; none where the kernel takes any number of them.
+        #: Names of the Refs; empty if the kernel takes any number of them.
         self.names = [] if self.variadic else refs
         self.statics = {p.name: p.default for p in parameters if p.kind is kinds.KEYWORD_ONLY}
         self.any_static = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
@@ -124,7 +124,7 @@ class Kernel:
         return f"<tilewright kernel {self.name}>"
 
     def bound(self, statics):
-        """The function of Refs alone, with values of the static parameters."""
+        """The function of Refs alone, with the static parameters bound to values."""
         unknown = [] if self.any_static else sorted(set(statics) - set(self.statics))
         if unknown:
             raise TypeError(
@@ -166,10 +166,10 @@ def kernel(function: None = None, *, name: str | None = None) -> Callable[[Calla
 
 
 def kernel(function=None, *, name=None):
-    """Makes a kernel of a Python function of Refs; a decorator, with or without arguments.
+    """Makes a kernel from a Python function of Refs; a decorator, with or without arguments.
 
-    The function runs once for each signature of a call, while it is traced; what it does with Refs
-    and tiles is recorded and compiled.
+    The function runs once for each signature of a call, to be traced: what it does with Refs and
+    tiles is recorded and compiled.
     """
     if function is None:
         return lambda function: Kernel(function, name)
@@ -198,24 +198,24 @@ def call(
     """Binds a kernel to its grid and blocks: a function of arrays.
 
     Make it once and keep it: each signature of its inputs (dtypes and shapes) is traced and
-    compiled once, and kept as long as the call.
+    compiled once, and kept for as long as the call lives.
 
-    - kernel: what `tw.kernel` made, or a function of Refs; `statics` are its keyword parameters.
+    - kernel: made by `tw.kernel`, or a function of Refs; `statics` are its keyword parameters.
     - out_shape: a `ShapeDtype` (anything with `shape` and `dtype`), or a tuple of them for several
       outputs; or a function of the inputs that returns such.
     - grid: extents, the last axis fastest; () is a single program. An int, a tuple, or a function
-      of the inputs.
-    - in_specs, out_specs: a `BlockSpec` for each array; missing ones, and None, are the whole array.
-    - scratch: `ShapeDtype`s of memory private to a program, one more Ref each.
-    - aliases: {input: output} share memory; the input is updated in place.
+      of the inputs that returns one.
+    - in_specs, out_specs: a `BlockSpec` for each array; None, or none at all, is the whole array.
+    - scratch: `ShapeDtype`s of memory private to each program; one more Ref each.
+    - aliases: {input: output} that share memory; the input is updated in place.
     - sequential: grid axes whose steps run in order inside one program, so that scratch and output
-      blocks keep what the step before left there.
-    - dynamic: {argument: (dimensions, ...)}, counting inputs and then outputs, whose extent may
-      change without a new trace.
+      blocks keep what the previous step left there.
+    - dynamic: {argument: (dimensions, ...)} whose extents may change without a new trace; arguments
+      count inputs, then outputs.
     - num_warps, num_stages: hints to the GPU's compiler.
-    - name: in place of the kernel's; debug: print the IR when it is traced; interpret: the checked
-      mode (bounds, undefined values, races between programs; slow).
-    - profile: take the times of each line of the bytecode, for `f.profile()` (on CPUs).
+    - name: used in place of the kernel's; debug: print the IR when it is traced; interpret: run in
+      the checked mode (bounds, undefined values, races between programs; slow).
+    - profile: time each line of the bytecode, for `f.profile()` (on CPUs).
     """
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
     single = not isinstance(out_shape, tuple | list)
@@ -277,7 +277,7 @@ def _grid(grid):
 
 
 def _seen(tensor):
-    """An input as functions of the inputs see it."""
+    """An input as user functions of the inputs see it."""
     return ShapeDtype(tensor.shape, tensor.dtype) if tensor.defined else None
 
 
@@ -325,11 +325,11 @@ def _aliases(aliases):
 
 
 class Call:
-    """A kernel bound to its grid and blocks; made by `tw.call`. Called with arrays it runs.
+    """A kernel bound to its grid and blocks; made by `tw.call`. Calling it with arrays runs it.
 
     Inputs are arrays of NumPy, PyTorch, JAX or anything with DLPack, of any strides, on one device;
-    None leaves an input out: the kernel then sees None. The result, a tuple of several, are arrays
-    of the same framework. Callable from many threads.
+    None omits an input: the kernel then sees None. The result is an array of the same framework, or
+    a tuple of several. May be called from many threads.
     """
 
     def __init__(self, make, kernel, options, single, num_inputs, core=None):
@@ -339,7 +339,7 @@ class Call:
         self._single = single
         self._num_inputs = num_inputs
         self._op = None
-        self._profiled = []  # what ran last on JAX arrays, with `profile`
+        self._profiled = []  # the last program run on JAX arrays with `profile`
         self._mapped = []
 
     def __call__(self, *arrays, out=None):
@@ -405,7 +405,7 @@ class Call:
         return result if self._single is not False or isinstance(result, tuple) else (result,)
 
     def _fixed(self):
-        """The call without dynamic dimensions, whose programs stand by themselves."""
+        """The same call without dynamic dimensions, whose programs need no run-time extents."""
         if not self._options["dynamic"]:
             return self._core
         core = self._make(dynamic={})
@@ -413,10 +413,10 @@ class Call:
             core = core.vmap(*axes)
         return core
 
-    # ---- What it becomes.
+    # ---- What it is compiled to.
 
     def ir(self, *inputs) -> str:
-        """The tile IR for inputs such as these (arrays or `ShapeDtype`s), or for the last ones."""
+        """The tile IR for such inputs (arrays or `ShapeDtype`s), by default the last ones."""
         return self._core.ir(self._types_of("ir", inputs))
 
     def bytecode(self, *inputs) -> str:
@@ -424,7 +424,7 @@ class Call:
         return _core.program_text(self._text("bytecode", inputs), "bytecode", "")
 
     def cuda(self, arch: str = "sm_80", *inputs) -> str:
-        """The CUDA C++ for a GPU, "sm_90a", likewise. Needs no GPU."""
+        """The CUDA C++ for an architecture such as "sm_90a", likewise. Needs no GPU."""
         return _core.program_text(self._text("cuda", inputs), "cuda", arch)
 
     def ptx(self, arch: str = "sm_80", *inputs) -> str:
@@ -436,26 +436,26 @@ class Call:
         return _core.program_text(self._text("sass", inputs), "sass", arch)
 
     def explain(self, arch: str = "", *inputs) -> str:
-        """Why it is not faster, likewise: on this CPU, or on a GPU, "sm_90a". Needs no GPU.
+        """Why it is not faster on this CPU, or on a GPU such as "sm_90a", likewise. Needs no GPU.
 
-        Scalar paths, copies of tiles and strided panels on CPUs; on GPUs what is not on wgmma, not
-        pipelined or spilled. With reasons and lines of the kernel.
+        Lists scalar paths, copies of tiles and strided panels on CPUs; on GPUs what does not use
+        wgmma, is not pipelined or spills. With reasons and lines of the kernel.
         """
         return _core.explain_text(self._text("explain", inputs, lines=True), arch)
 
     def show(self, path=None, arch: str = "sm_80", *inputs) -> str:
         """Source, IR, bytecode, CUDA, PTX and SASS side by side on one page of HTML, likewise.
 
-        Lines that belong together are linked. It is written to `path`, which is returned; without
-        one to a temporary file, which is opened in the browser. Needs no GPU.
+        Corresponding lines are linked. Writes to `path` and returns it; without one, to a temporary
+        file, which is opened in the browser. Needs no GPU.
         """
         return show_page(_core.program_page(self._text("show", inputs, lines=True), arch), path)
 
     def profile(self) -> Profile:
-        """What each line took, over all runs with the signature that ran last.
+        """The time of each line, over all runs with the signature that ran last.
 
-        Of calls with `profile=True`, or under TILEWRIGHT_PROFILE=1, on CPUs. On JAX arrays: of the
-        signature that was compiled last; wait for the results before.
+        For calls with `profile=True`, or under TILEWRIGHT_PROFILE=1, on CPUs. On JAX arrays: for
+        the signature that was compiled last; wait for the results first.
         """
         if self._profiled:
             from .jax import _ffi
@@ -482,13 +482,13 @@ class Call:
         ]
 
     def cost(self, *inputs) -> Cost:
-        """FLOPs and bytes of a run, likewise, counted in its IR; nothing runs."""
+        """FLOPs and bytes of a run, likewise, counted from the IR; nothing runs."""
         inputs = self._types_of("cost", inputs)
         return cost_of(self._fixed().ir(inputs))
 
     @property
     def num_traces(self) -> int:
-        """Signatures that are traced and compiled."""
+        """The number of signatures traced and compiled."""
         return self._core.num_traces()
 
     def __repr__(self):
@@ -501,7 +501,7 @@ def _of_jax(arrays):
 
 
 def _can_use_torch(arrays):
-    """Whether the direct road for PyTorch's tensors, which was not open yet, is so now."""
+    """Whether the direct path for PyTorch tensors has just been enabled for these arrays."""
     torch = sys.modules.get("torch")
     if torch is None or _core.uses_torch():
         return False
@@ -509,7 +509,7 @@ def _can_use_torch(arrays):
         return False
     try:
         _core.use_torch(torch, torch.nn.Parameter, ValueError, _threads.follow)
-    except (AttributeError, ImportError):  # older than its exchange functions
+    except (AttributeError, ImportError):  # a PyTorch without the exchange functions
         return False
     return True
 
@@ -530,9 +530,9 @@ def _check_shared(name, array, tensor):
 def vmap(call: Call, in_axes=0, out_axes=0) -> Call:
     """The call over a batch.
 
-    in_axes: for each input the axis of the batch, or None for one that all elements share; an int
-    applies to all of them. Results are stacked along `out_axes`. The batch is one more axis of the
-    grid, which the kernel does not see. It nests.
+    in_axes: the batch axis of each input, or None for one that all elements share; an int applies
+    to all of them. Results are stacked along `out_axes`. The batch is one more axis of the grid,
+    which the kernel does not see. May be nested.
     """
     if not isinstance(call, Call):
         raise TypeError(f"[vmap] expected what tw.call made but got {type(call).__name__}")

@@ -1,7 +1,7 @@
-"""The kernel language: what kernels compute with while they are traced.
+"""The kernel language: the functions and methods that kernels are traced with.
 
 Functions on tiles record instructions of the tile IR; the elementwise ones are those of mods
-(`_elementwise.FUNCTIONS`). Here Python only walks: it flattens carries and reads subscripts.
+(`_elementwise.FUNCTIONS`). Python only flattens carries and reads subscripts here.
 """
 
 # The classes of the extension module get methods here.
@@ -36,7 +36,7 @@ def num_programs(axis: int) -> Tile:
 
 
 def ds(start, size, stride=1):
-    """A slice of one dimension, `start`, `start + stride`, ...: `ref[tw.ds(i * 64, 64)]`.
+    """A slice of one dimension: `start`, `start + stride`, ..., as in `ref[tw.ds(i * 64, 64)]`.
 
     The start may be traced; `size`, the number of elements, and `stride` are static.
     """
@@ -78,7 +78,7 @@ atomic_xchg = _atomic("atomic_xchg", "`ref[index]` becomes `value`.")
 
 
 def atomic_cas(ref: Ref, index, expected, desired, *, mask=None) -> Tile:
-    """Where an element equals `expected` it becomes `desired`. Returns the old elements."""
+    """Replaces elements that equal `expected` by `desired`. Returns the old elements."""
     return _view("atomic_cas", ref, index).atomic_cas(expected, desired, mask)
 
 
@@ -99,7 +99,7 @@ Ref.at = property(_At, doc="`ref.at[index]`: the Ref of a part, for load, store 
 
 
 def iota(shape, axis=0, dtype=np.int32) -> Tile:
-    """A tile of this shape (or length) whose elements count 0, 1, ... along `axis`."""
+    """A tile of this shape (or length) with elements 0, 1, ... along `axis`."""
     axis = _integer("iota", "axis", axis)
     return _lang.iota(_shape("iota", shape), axis, dtype_name("iota", "dtype", dtype))
 
@@ -144,12 +144,12 @@ def ones(shape, dtype=np.float32) -> Tile:
 
 
 def cast(x, dtype) -> Tile:
-    """Converts every element: to nearest even; float to integer truncates and saturates."""
+    """Converts elements, rounding to nearest even; float to integer truncates and saturates."""
     return _tile("cast", x).cast(dtype_name("cast", "dtype", dtype))
 
 
 def bitcast(x, dtype) -> Tile:
-    """The same bits as another dtype of equal width."""
+    """Reinterprets the bits as another dtype of equal width."""
     return _lang.bitcast(x, dtype_name("bitcast", "dtype", dtype))
 
 
@@ -206,7 +206,7 @@ def stack(parts, axis=0) -> Tile:
     return concatenate([expand_dims(part, axis) for part in parts], axis)
 
 
-# ---- Across lanes. Rows of captured arrays, which mods have, are summed by `_elementwise`.
+# ---- Across lanes. Rows of captured arrays, which only mods have, are summed by `_elementwise`.
 
 
 def _reduction(name, document):
@@ -246,12 +246,12 @@ all = _reduction("all", "Whether every element of a bool tile is true" + _OVER) 
 
 
 def argmax(x, axis=None, keepdims=False) -> Tile:
-    """i32 index of the first largest element along an axis, or of all in row-major order."""
+    """i32 index of the first largest element along an axis, or in row-major order without one."""
     return _arg_reduction(_lang.argmax, "argmax", x, axis, keepdims)
 
 
 def argmin(x, axis=None, keepdims=False) -> Tile:
-    """i32 index of the first smallest element along an axis, or of all in row-major order."""
+    """i32 index of the first smallest element along an axis, or in row-major order without one."""
     return _arg_reduction(_lang.argmin, "argmin", x, axis, keepdims)
 
 
@@ -289,7 +289,7 @@ def cumlogsumexp(x, axis=0, reverse=False) -> Tile:
 
 
 _PRECISIONS = ("ieee", "tf32", "tf32x3")
-#: Names of jax.lax.Precision and jax.lax.DotAlgorithmPreset, in capitals, for the same products.
+#: Names of jax.lax.Precision and jax.lax.DotAlgorithmPreset, in capitals, and ours for them.
 _PRECISIONS_OF_JAX = {
     **dict.fromkeys(("DEFAULT", "HIGHEST", "FLOAT32", "F32_F32_F32"), "ieee"),
     "TF32_TF32_F32": "tf32",
@@ -300,10 +300,10 @@ _PRECISIONS_OF_JAX = {
 def dot(a, b, acc=None, precision=None, *, trans_a=False, trans_b=False) -> Tile:
     """The matrix product (m, k) x (k, n), or batched (b, m, k) x (b, k, n), plus `acc`.
 
-    f16, bf16 and f8 operands give f32, i8 and u8 give i32. precision: how the products of f32 are
+    f16, bf16 and f8 operands give f32, i8 and u8 give i32. precision: how f32 products are
     computed: "ieee" (default), "tf32", "tf32x3" (three tf32 products, nearly f32), or JAX's names
     for these ("default", "high", "highest", "TF32_TF32_F32", members of jax.lax.Precision).
-    `trans_a`: a is stored (k, m); `trans_b`: b is stored (n, k). Of two rows of captured arrays:
+    `trans_a`: a is stored (k, m); `trans_b`: b is stored (n, k). For two rows of captured arrays,
     their dot product.
     """
     if not isinstance(a, Tile) and not isinstance(b, Tile):
@@ -321,7 +321,7 @@ def _precision(given) -> str:
     return _PRECISIONS_OF_JAX[name]
 
 
-# ---- More functions of elements.
+# ---- More elementwise functions.
 
 
 def silu(x) -> Tile:
@@ -330,12 +330,12 @@ def silu(x) -> Tile:
 
 
 def gelu(x, approximate=True) -> Tile:
-    """The tanh form by default, as in JAX; else by erf."""
+    """The tanh approximation by default, as in JAX; else the exact form by erf."""
     return _lang.gelu(x, bool(approximate))
 
 
 def cdiv(x, y):
-    """Integers: x / y rounded up. Of two Python integers a Python integer."""
+    """x / y of integers, rounded up. For two Python integers a Python integer."""
     if isinstance(x, int) and isinstance(y, int):
         return -(-x // y)
     return _lang.cdiv(x, y)
@@ -365,7 +365,7 @@ def debug_print(format, *operands) -> None:  # noqa: A002
 
 
 def debug_check(condition, message) -> None:
-    """In the checked mode a false element is an error with this message."""
+    """In the checked mode, a false element of `condition` raises an error with this message."""
     _lang.debug_check(condition, message)
 
 
@@ -373,7 +373,7 @@ def debug_check(condition, message) -> None:
 
 
 class DType(str):
-    """The name of a dtype, "f32"; equal to NumPy's dtype of that kind too."""
+    """The name of a dtype, "f32"; also compares equal to NumPy's dtype."""
 
     __slots__ = ()
     __hash__ = str.__hash__
@@ -449,7 +449,7 @@ def _tile_text(tile):
 
 
 def _transposed(tile, *axes):
-    """The tile with its axes reversed, or in this order."""
+    """The tile with its axes reversed, or in the given order."""
     return transpose(tile, axes[0] if len(axes) == 1 and np.ndim(axes[0]) else axes or None)
 
 

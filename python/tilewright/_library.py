@@ -23,7 +23,7 @@ def _argument(name, value):
 
 
 def export(library):
-    """Every function of a submodule of the extension, by its name."""
+    """{name: function} for every function of a submodule of the extension."""
     return {
         name: _wrapped(name, function)
         for name, function in vars(library).items()
@@ -54,11 +54,11 @@ def _wrapped(name, core):
 
 
 def signature_of(name, core):
-    """Of a function of the extension, whose documentation begins with a line for each form."""
+    """The signature of an extension's function, whose docstring begins with a line per overload."""
     lines = [line for line in core.__doc__.splitlines() if line.startswith(name + "(")]
     forms = [_split(line[len(name) + 1 : line.rindex(") ->")]) for line in lines]
     names = [[text.partition(":")[0] for text in form] for form in forms]
-    # Others are the same under another name, as `heads` is of `slopes_or_heads`.
+    # The others repeat it under another argument name, such as `heads` for `slopes_or_heads`.
     forms = [form for form, own in zip(forms, names, strict=True) if own[:1] == names[0][:1]]
     shortest, longest = (choose(forms, key=len) for choose in (min, max))
     made = []
@@ -80,12 +80,12 @@ def signature_of(name, core):
 
 
 def _split(arguments):
-    """The arguments of a form, which hold no commas inside."""
+    """The arguments of an overload, none of which contains a comma."""
     return arguments.split(", ") if arguments else []
 
 
 def _readable(form):
-    """A signature of the extension as users know it."""
+    """A signature of the extension in the terms of users."""
     form = form.partition(" -> ")[0].replace("tilewright._core.", "")
     return form.replace("Capture", "array").replace("Mod", "mask")
 
@@ -95,12 +95,12 @@ def _shown(value):
 
 
 def parse_mod(text: str, kind: str | None = None, **arrays: Array) -> Mod:
-    """A mod from text: an expression over b, h, q, kv and, for scores, score.
+    """A mod from text: an expression in b, h, q, kv and, for scores, score.
 
     ``parse_mod("causal & sliding_window(1024)")``, ``parse_mod("score + slopes[h] * (kv - q)",
     slopes=array)``. Python's operators and precedence; exp exp2 log tanh sigmoid abs min max clamp
-    sqrt floor where; the names of `masks` and `scores`. kind: "mask", "score" or None, which asks
-    the text. ValueError points at the column.
+    sqrt floor where; the names of `masks` and `scores`. kind: "mask", "score" or None, which lets
+    the text decide. A ValueError names the column.
     """
     if kind not in (None, "mask", "score"):
         raise ValueError(
@@ -111,7 +111,7 @@ def parse_mod(text: str, kind: str | None = None, **arrays: Array) -> Mod:
 
 
 def compose(outer, inner):
-    """outer(inner(score)): ``compose(softcap(20), alibi(slopes))``, of a framework's functions."""
+    """outer(inner(score)), as in ``compose(softcap(20), alibi(slopes))``, for front ends."""
 
     def composed(score, b, h, q_idx, kv_idx):
         return outer(inner(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)

@@ -1,6 +1,6 @@
-"""What is worked out once for each key and kept while it is in use: bounded, counted, thread-safe.
+"""Values computed once per key and kept while in use: bounded, counted, thread-safe.
 
-The like of src/support/memo.h for what is kept in Python; `tw.doctor()` lists both.
+The Python counterpart of src/support/memo.h; `tw.doctor()` lists both.
 """
 
 import collections
@@ -10,7 +10,7 @@ _memos = []
 
 
 class Memo:
-    """Up to `most` values by key; then the one that has waited longest for its next use goes."""
+    """Holds up to `most` values by key, then drops the least recently used one."""
 
     def __init__(self, name, most):
         self.name, self.most = name, most
@@ -31,7 +31,7 @@ class Memo:
             return value
 
     def put(self, key, value):
-        """Keeps a value, unless there is one for the key already; the value kept."""
+        """Keeps a value unless the key has one already; returns the value kept."""
         with self._lock:
             value = self._values.setdefault(key, value)
             if len(self._values) > self.most:
@@ -40,7 +40,7 @@ class Memo:
             return value
 
     def replace(self, key, value):
-        """Keeps a value instead of any other for the key."""
+        """Keeps a value in place of any other for the key."""
         with self._lock:
             self._values.pop(key, None)
         return self.put(key, value)
@@ -50,7 +50,7 @@ class Memo:
             self._values.clear()
 
     def values(self):
-        """The values kept, the one used last at the end."""
+        """The values kept, the most recently used one last."""
         with self._lock:
             return list(self._values.values())
 
@@ -59,7 +59,7 @@ class Memo:
 
 
 def report():
-    """A line for each memo that was used, by name, as `doctor` prints those of the library."""
+    """A line for each memo in use, by name, like those that `doctor` prints for the library."""
     used = [m for m in _memos if m.hits or m.misses or m.evictions]
     return "".join(
         f"  {m.name}: {len(m)} of {m.most} entries; {m.hits} hits, {m.misses} misses, "

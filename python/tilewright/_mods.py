@@ -1,4 +1,4 @@
-"""Mods: score and mask functions written in Python, and those that the libraries make."""
+"""Mods: score and mask functions written in Python, and those from the libraries."""
 
 # The classes of the extension module get methods here.
 # mypy: disable-error-code="attr-defined, index, method-assign, misc, operator"
@@ -17,19 +17,19 @@ from ._functions import Mod as OtherMod
 from ._functions import expect_arguments
 
 Mod = _core.Mod
-#: A function of traced scalars, or what a library or `parse_mod` made.
+#: A function of traced scalars, or a mod made by a library or `parse_mod`.
 ModLike: TypeAlias = Callable[..., Any] | Mod
 
 
 def capture(array: Array, name: str = "", differentiable: bool = True) -> "Capture":
-    """An array that mods read by traced integers: ``slopes[h]``, ``bias[h, q - kv + 7]``.
+    """An array that mods index with traced integers: ``slopes[h]``, ``bias[h, q - kv + 7]``.
 
-    Any rank and any number of gathers, one inside the other too. Indices mean what they mean in
-    NumPy: negative ones count from the end, slices of numbers and ``...`` leave dimensions, numbers
-    outside raise IndexError. Traced integers outside are clamped; the checked mode names them. What
-    has one dimension left is a row: ``tw.dot``, ``tw.sum``, ``tw.max``, ``tw.min``, ``+ - * /``,
-    iteration, written out up to 512 elements. The array is shared, not copied: values written later
-    are seen by the next call. Float arrays get gradients unless ``differentiable=False``.
+    Any rank and any number of gathers, nested ones too. Indices mean what they mean in NumPy:
+    negative ones count from the end, static slices and ``...`` keep dimensions, static indices out
+    of bounds raise IndexError. Traced ones out of bounds are clamped; the checked mode reports
+    them. What has one dimension left is a row, for ``tw.dot``, ``tw.sum``, ``tw.max``, ``tw.min``,
+    ``+ - * /`` and iteration, unrolled up to 512 elements. The array is shared, not copied: the
+    next call sees values written to it. Float arrays get gradients unless ``differentiable=False``.
     """
     if isinstance(array, Scalar | _View):
         raise TypeError(
@@ -40,7 +40,7 @@ def capture(array: Array, name: str = "", differentiable: bool = True) -> "Captu
 
 
 def as_mod(op, argument, function, is_mask):
-    """A Mod of a Python function or of a Mod; TypeError for anything else or the other kind."""
+    """A Mod from a Python function or a Mod; TypeError for anything else, or for the wrong kind."""
     form = "(b, h, q_idx, kv_idx)" if is_mask else "(score, b, h, q_idx, kv_idx)"
     if isinstance(function, Mod):
         if function.is_mask != is_mask:
@@ -63,7 +63,7 @@ def as_mod(op, argument, function, is_mask):
 
 
 def as_score_or_mask(op, function):
-    """A Mod of a function with 5 (score) or 4 (mask) arguments without defaults."""
+    """A Mod from a function with 5 (score) or 4 (mask) arguments without defaults."""
     if isinstance(function, Mod) or not callable(function):
         is_mask = not isinstance(function, Mod) or function.is_mask
         return as_mod(op, "mask_mod", function, is_mask)
@@ -90,7 +90,7 @@ def _returning_scalar(function):
         try:
             return _operand(function(*arguments))
         except IndexError as error:
-            if "only integers" not in str(error):  # NumPy's text for an index it does not know
+            if "only integers" not in str(error):  # NumPy's text for an index of an unknown type
                 raise
             raise TypeError(
                 "[mod] expected arrays indexed by traced values to be captured: "
@@ -112,7 +112,7 @@ def _returning_scalar(function):
 
 
 def _raised_in(error):
-    """The package whose function raised an error; functions written in C have no frame: by text."""
+    """The package whose function raised an error; functions in C have no frame, so by its text."""
     trace = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
@@ -122,7 +122,7 @@ def _raised_in(error):
 
 
 def _restored(name, is_mask, texts, captures):
-    """A mod from its texts for scores of f32 and f64, and the arrays it reads."""
+    """A mod from its texts for f32 and f64 scores, and the arrays it reads."""
     captures = [capture._core for capture in captures]
     narrow, wide = (_core.Mod.from_ir(text, captures) for text in texts)
     if is_mask:
@@ -133,7 +133,7 @@ def _restored(name, is_mask, texts, captures):
 
 
 def _reduced(mod):
-    """Pickles and copies hold the program and copies of the arrays."""
+    """Pickles and copies store the program and copies of the arrays."""
     texts = (mod.ir(), mod.ir() if mod.is_mask else mod.ir("f64"))
     captures = [
         Capture(to_array(core.tensor.to(False, 0)), core.name, core.differentiable)
@@ -152,17 +152,17 @@ Mod.__repr__ = _shown
 
 
 def and_masks(*masks: ModLike) -> Mod:
-    """Where all of the mask mods are true: everywhere without any."""
+    """True where all of the mask mods are true; everywhere if there are none."""
     return _folded("and_masks", operator.and_, masks, _core.masks.noop())
 
 
 def or_masks(*masks: ModLike) -> Mod:
-    """Where any of the mask mods is true: nowhere without any."""
+    """True where any of the mask mods is true; nowhere if there are none."""
     return _folded("or_masks", operator.or_, masks, ~_core.masks.noop())
 
 
 def _combining(name, combine):
-    """The operator of two mask mods, either of which may be a function."""
+    """The operator for two mask mods, either of which may be a function."""
 
     def apply(self, other):
         if not self.is_mask:
@@ -179,7 +179,7 @@ def _combining(name, combine):
 for _name, _method in (("&", "and"), ("|", "or"), ("^", "xor")):
     _apply = _combining(_name, getattr(Mod, f"__{_method}__"))
     setattr(Mod, f"__{_method}__", _apply)
-    setattr(Mod, f"__r{_method}__", _apply)  # they commute
+    setattr(Mod, f"__r{_method}__", _apply)  # the operators commute
 
 
 def _folded(op, combine, masks, none):

@@ -12,7 +12,7 @@ from ._synonyms import names_synonyms
 
 
 class NormGradients(NamedTuple):
-    """Gradients of a norm; None for what the forward pass was called without."""
+    """Gradients of a norm; None for arguments that the forward pass was called without."""
 
     x: np.ndarray  #: shape and dtype of x
     weight: np.ndarray | None  #: shape and dtype of the weight
@@ -33,12 +33,12 @@ def rms_norm(
 ) -> Any:
     """``x / sqrt(mean(x**2) + eps) * weight`` over all dimensions of the weight.
 
-    x: floats of any shape and strides. weight: its shape ends that of x; without one the norm is
-    over the last axis. residual: shape and dtype of x, added before the norm.
+    x: floats of any shape and strides. weight: of the shape of x's last dimensions; without one the
+    norm is over the last axis. residual: of x's shape and dtype, added before the norm.
 
-    Returns y, of x's shape and the weight's dtype (x's without a weight). With a residual
-    ``(y, x + residual)``; return_stats appends the inverse deviation, one for each row (f32; f64
-    for f64 x). ValueError or TypeError where an argument does not fit.
+    Returns y, of x's shape and the weight's dtype (x's without a weight); with a residual ``(y, x +
+    residual)``. return_stats appends the inverse deviation of each row (f32; f64 for f64 x). Raises
+    ValueError or TypeError if an argument does not fit.
     """
     with stream_of(x):
         forward, _ = _forward("rms_norm", False, x, weight, None, eps, residual)
@@ -56,8 +56,8 @@ def layer_norm(
 ) -> Any:
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` over all dimensions of the weight.
 
-    As rms_norm; the bias has the weight's shape and dtype. return_stats appends the mean and the
-    inverse deviation.
+    Arguments and results are as in rms_norm; the bias has the weight's shape and dtype.
+    return_stats appends the mean and the inverse deviation.
     """
     with stream_of(x):
         forward, _ = _forward("layer_norm", True, x, weight, bias, eps, residual)
@@ -74,8 +74,8 @@ def rms_norm_vjp(
 ) -> tuple[Any, Callable[..., NormGradients]]:
     """``(rms_norm(...), pullback)``; ``pullback(dy, dsum=None)`` gives NormGradients.
 
-    dy: shape and dtype of y. dsum: the gradient of x + residual, shape and dtype of x. Where x, the
-    weight or a result that the pullback reads was changed in place meanwhile it raises ValueError.
+    dy: of y's shape and dtype. dsum: the gradient of x + residual, of x's shape and dtype. Raises
+    ValueError if x, the weight or a result that the pullback reads was changed in place meanwhile.
     """
     return _vjp("rms_norm", False, x, weight, None, eps, residual, return_stats)
 

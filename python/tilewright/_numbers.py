@@ -1,8 +1,8 @@
 """Traced scalars with the dtypes of a framework, and elementwise operations on them.
 
-Every integer has bounds, by the core's analysis of ranges. They decide comparisons, such as jnp's
-test for negative indices, and tell where an int32, which is carried as the i64 that the rest of the
-library knows positions as, may have to be wrapped as int32 wraps.
+Every integer has bounds, from the core's range analysis. They decide comparisons, such as jnp's
+test for negative indices. An int32 is carried as an i64, like all positions in the library; its
+bounds tell whether it may have to be wrapped as an int32 wraps.
 """
 
 import abc
@@ -12,12 +12,11 @@ from typing import Any
 from . import _core
 from ._errors import UnsupportedError
 
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1  # that bounds of the core may be
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1  # the core's limits of bounds
 
 
 class Number:
-    """A traced scalar; `low` and `high` bound an integer or bool, and `wide` is what a float was
-    before it was rounded."""
+    """A traced scalar; `low` and `high` bound an integer or bool, `wide` is an unrounded float."""
 
     __slots__ = ("core", "high", "low", "wide")
 
@@ -26,7 +25,7 @@ class Number:
 
 
 class Dtypes(abc.ABC):
-    """What numbers ask a framework. Constants are NumPy scalars."""
+    """What numbers need to know of a framework's dtypes. Constants are NumPy scalars."""
 
     index: Any = None  #: the dtype of positions
     boolean: Any = None
@@ -36,7 +35,7 @@ class Dtypes(abc.ABC):
 
     @abc.abstractmethod
     def name(self, dtype):
-        """The core's name of the dtype of an array."""
+        """The core's name for the dtype of an array."""
 
     @abc.abstractmethod
     def is_float(self, dtype):
@@ -52,7 +51,7 @@ class Dtypes(abc.ABC):
 
     @abc.abstractmethod
     def wrapped(self, core, dtype):
-        """A scalar of the core, which may lie outside of the limits, as one inside of them."""
+        """A scalar of the core, which may exceed the limits, wrapped into them."""
 
     @abc.abstractmethod
     def constant(self, value, dtype):
@@ -76,7 +75,7 @@ class Numbers:
         self._operations = {**ELEMENTWISE, **dict(operations)}
 
     def number(self, core, dtype, bounds=None):
-        """A core value as a Number; a plain Python one as a constant."""
+        """A core value as a Number, a Python number as a constant."""
         if not isinstance(core, _core.Scalar):
             return self.dtypes.constant(core, dtype)
         wanted = self.dtypes.carried(dtype)
@@ -91,7 +90,7 @@ class Numbers:
         return Number(core, *bounds)
 
     def apply(self, name, elements, dtype):
-        """An operation of ELEMENTWISE on numbers and constants, at least one of them a Number."""
+        """An operation of ELEMENTWISE on Numbers and constants; at least one is a Number."""
         function, op = self._operations[name]
         bounds = self._bounds(op, elements, dtype) if op is not None else None
         if bounds is not None and dtype == self.dtypes.boolean and bounds[0] == bounds[1]:
@@ -99,7 +98,7 @@ class Numbers:
         return self.number(function(*map(operand, elements)), dtype, bounds)
 
     def _bounds(self, op, elements, dtype):
-        """(low, high) of the result of an operation of the tile IR; None: unknown."""
+        """(low, high) of the result of an operation of the tile IR; None if unknown."""
         known = [limits(x) for x in elements]
         if None in known or not all(_LEAST <= low <= high <= _MOST for low, high in known):
             return None
@@ -107,7 +106,7 @@ class Numbers:
         chosen = elements[1:] if op == "select" else elements
         dtypes = (x.core.dtype for x in chosen if isinstance(x, Number))
         if op == "clamp":
-            known = [known[1], known[0], known[2]]  # the value comes first there
+            known = [known[1], known[0], known[2]]  # the core's order: the value first
         if op == "square":
             size = _core.integer_range("abs", out, out, known)
             return size and _core.integer_range("mul", out, out, [size, size])
@@ -126,12 +125,12 @@ class Numbers:
 
 
 def unrounded(x):
-    """A gradient that is to be summed, as it was before it was rounded to a narrow float."""
+    """A gradient before it was rounded to a narrow float, for summing."""
     return x if getattr(x, "wide", None) is None else x.wide
 
 
 def operand(x):
-    """As the core takes it: a traced scalar or a Python number."""
+    """The number as the core takes it: a traced scalar or a Python number."""
     return x.core if isinstance(x, Number) else x.item()
 
 
@@ -142,7 +141,7 @@ def limits(x):
     return (int(x), int(x)) if x.dtype.kind in "iub" else None
 
 
-# ---- Functions that the core has no single operation for.
+# ---- Functions without a single operation in the core.
 
 
 def _clamp(low, x, high):
@@ -155,8 +154,8 @@ def _shift_right_logical(x, y):
     return x >> y
 
 
-#: What front ends compute with: a function of the core, and the operation of the tile IR that says
-#: the bounds of its integers; None: unknown.
+#: What front ends compute with: a function of the core, and the operation of the tile IR that gives
+#: the bounds of its integers (None: unknown).
 ELEMENTWISE: dict[str, tuple[Any, str | None]] = {
     "add": (operator.add, "add"),
     "add_any": (operator.add, "add"),

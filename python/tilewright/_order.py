@@ -1,4 +1,4 @@
-"""Sorting, and elements taken from places along an axis, in the kernel language."""
+"""Sorting, and taking elements by index along an axis, in the kernel language."""
 
 import numpy as np
 
@@ -10,42 +10,42 @@ _lang = _core.lang
 
 
 def sort(x, axis=-1, descending=False) -> Tile:
-    """The elements along an axis in order: on GPUs as many as shared memory holds.
+    """The elements along an axis in order. On GPUs they have to fit in shared memory.
 
-    Stable in both directions; zeros of both signs are equal, and a NaN is larger than every number.
+    Stable in both directions; zeros of both signs are equal, and NaN is larger than every number.
     """
     return _lang.sort(x, _integer("sort", "axis", axis), bool(descending))
 
 
 def argsort(x, axis=-1, descending=False) -> Tile:
-    """i32 places of the elements along an axis in the order of `sort`."""
+    """i32 indices along an axis that put its elements in the order of `sort`."""
     return _lang.argsort(x, _integer("argsort", "axis", axis), bool(descending))
 
 
 def sort_by_key(keys, values, axis=-1, descending=False) -> tuple[Tile, Tile]:
-    """Keys in the order of `sort`, and values of their shape as the keys went."""
+    """Keys in the order of `sort`, and values, of the keys' shape, permuted as the keys were."""
     axis = _integer("sort_by_key", "axis", axis)
     return _lang.sort_by_key(keys, values, axis, bool(descending))
 
 
 def top_k(x, k, axis=-1) -> tuple[Tile, Tile]:
-    """The k largest elements along an axis, the largest first, and their i32 places.
+    """The k largest elements along an axis, the largest first, and their i32 indices.
 
-    Among equals the first comes first; a NaN is larger than every number.
+    Equal elements keep their order; NaN is larger than every number.
     """
     return _lang.top_k(x, _integer("top_k", "k", k), _integer("top_k", "axis", axis))
 
 
 def take_along_axis(x, indices, axis=-1) -> Tile:
-    """Elements of x at integers along an axis, as `numpy.take_along_axis`.
+    """Elements of x at integer indices along an axis, as in `numpy.take_along_axis`.
 
-    The other extents are alike or 1. An index outside of the axis, a negative one too, gives 0.
+    The other extents are equal or 1. An index out of bounds, which includes negative ones, gives 0.
     """
     return _lang.take_along_axis(x, indices, _integer("take_along_axis", "axis", axis))
 
 
 def one_hot(indices, depth, dtype=np.float32, axis=-1) -> Tile:
-    """1 where the new axis counts to the integer, else 0: all zeros for one outside of it."""
+    """1 where the new axis counts to the index, else 0; all zeros for an index out of bounds."""
     return _lang.one_hot(
         indices,
         _integer("one_hot", "depth", depth),

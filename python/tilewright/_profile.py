@@ -1,4 +1,4 @@
-"""What each line of a program's bytecode took."""
+"""The time that each line of a program's bytecode took."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import webbrowser
 
 @dataclasses.dataclass(frozen=True)
 class ProfileLine:
-    """One instruction of the bytecode, over all runs of the profile."""
+    """One instruction of the bytecode, summed over all runs of the profile."""
 
     instruction: int  #: its number in `f.bytecode()`
     text: str  #: as in the listing, on one line
@@ -19,21 +19,21 @@ class ProfileLine:
     ms: float  #: summed over threads
     bytes: float  #: of arrays, read and written; buffers of tiles do not count
     flops: float
-    #: The least time in which this machine could do so much, over the time that it took. Above 1:
-    #: the arrays lay in caches.
+    #: The least time that this machine needs by its roofline, divided by the time it took. Above 1
+    #: if the arrays were in caches.
     roof: float
 
     @property
     def gflops_per_second(self) -> float:
-        """Operations on floats for each nanosecond."""
+        """Floating-point operations per nanosecond."""
         return self.flops / self.ms * 1e-6 if self.ms else 0.0
 
 
 class Profile:
-    """What the runs of one program took; made by `f.profile()` of a call with `profile=True`.
+    """Times of the runs of one program; made by `f.profile()` of a call with `profile=True`.
 
-    Printed, it is a table of the lines, longest first. Reading the clock costs about 50 ns for
-    each instruction: shorter ones look dearer than they are.
+    It prints as a table of the lines, slowest first. Reading the clock costs about 50 ns per
+    instruction, so that shorter ones look slower than they are.
     """
 
     def __init__(self, core):
@@ -48,18 +48,18 @@ class Profile:
         self.lines: list[ProfileLine] = [ProfileLine(*line) for line in core.lines]
 
     def table(self, most: int = 20) -> str:
-        """The lines with their times, longest first, `most` of them."""
+        """The `most` slowest lines with their times, slowest first."""
         return self._core.table(most)
 
     def chrome_trace(self) -> dict:
         """Events for chrome://tracing and ui.perfetto.dev: programs of the grid and instructions.
 
-        The first 200,000; `left_out` counts the others.
+        Holds the first 200,000; `left_out` counts the others.
         """
         return json.loads(self._core.chrome_trace())
 
     def save_trace(self, path) -> None:
-        """Writes the events to a file of JSON."""
+        """Writes the events to a JSON file."""
         with open(path, "w") as file:
             file.write(self._core.chrome_trace())
 
@@ -71,7 +71,7 @@ class Profile:
 
 
 def show_page(page, path):
-    """Writes a page of HTML; without a path to a temporary file, which is opened."""
+    """Writes an HTML page; without a path, to a temporary file, which is opened."""
     if path is None:
         handle, name = tempfile.mkstemp(prefix="tilewright-", suffix=".html")
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Programs of IR text, what they cost, and how results become arrays of a framework."""
+"""Programs from IR text, their costs, and conversion of results to a framework's arrays."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ class ShapeDtype:
     """The shape and dtype of an array that does not exist yet."""
 
     def __init__(self, shape, dtype):
-        # Extents of PyTorch's tracing stay what they are.
+        # Symbolic extents of PyTorch stay as they are.
         symbolic = isinstance(shape, tuple | list) and "SymInt" in [type(n).__name__ for n in shape]
         self.shape = tuple(shape if symbolic else _language._shape("ShapeDtype", shape))
         self.dtype = DType(dtype_name("ShapeDtype", "dtype", dtype))
@@ -47,7 +47,7 @@ def _limits(peak_flops, bytes_per_second):
 def cpu_roofs() -> tuple[float, float]:
     """FLOP/s and bytes/s that f32 kernels reach on this CPU: a matrix product and a copy of 64 MiB.
 
-    Measured once in a process, in less than a second.
+    Measured once per process, in less than a second.
     """
     from ._kernels import BlockSpec, call
 
@@ -109,16 +109,16 @@ class Cost:
 
     @property
     def intensity(self) -> float:
-        """Arithmetic intensity: FLOPs for each byte that a perfect cache would move."""
+        """Arithmetic intensity: FLOPs per byte that would move with a perfect cache."""
         return self.flops / self.array_bytes if self.array_bytes else math.inf
 
     def seconds(self, peak_flops=None, bytes_per_second=None) -> float:
-        """The least time by the roofline model on a machine of these limits; None: `cpu_roofs`."""
+        """The least time by the roofline model, with `cpu_roofs` in place of None."""
         peak_flops, bytes_per_second = _limits(peak_flops, bytes_per_second)
         return max(self.flops / peak_flops, self.array_bytes / bytes_per_second)
 
     def roof(self, peak_flops=None, bytes_per_second=None) -> str:
-        """Which roof of such a machine the kernel is under: "compute" or "memory"."""
+        """Which limit of such a machine bounds the kernel: "compute" or "memory"."""
         peak_flops, bytes_per_second = _limits(peak_flops, bytes_per_second)
         return "compute" if self.intensity > peak_flops / bytes_per_second else "memory"
 
@@ -128,7 +128,7 @@ def cost_of(text):
 
 
 def like_array(tensor, like):
-    """The tensor as an array of the framework that `like` is of."""
+    """The tensor as an array of the framework of `like`."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(like, torch.Tensor):
         return torch.from_dlpack(tensor)
@@ -146,8 +146,8 @@ def check_writable(name, array):
 class Program:
     """A kernel as IR text, as `f.ir()` and `tilewright dump --to ir` print it.
 
-    `Program.from_text(text)`, then called with its inputs: the Refs that it writes last are the
-    results. It is compiled once for each device that its arrays are on.
+    Made by `Program.from_text(text)`, then called with its inputs: the trailing Refs, which it
+    writes, are the results. It is compiled once for each device that its arrays are on.
     """
 
     def __init__(self, text: str, *, interpret: bool = False, profile: bool = False):
@@ -155,13 +155,13 @@ class Program:
         self._interpret = bool(interpret)
         self._profile = bool(profile)
         self._compiled = {}
-        self._on("cpu")  # says where the text is wrong
+        self._on("cpu")  # reports where the text is wrong
 
     @classmethod
     def from_text(cls, text: str, *, interpret: bool = False, profile: bool = False) -> "Program":
-        """A program of IR text; ValueError names the line that is wrong.
+        """A program from IR text; ValueError names the line that is wrong.
 
-        interpret: the checked mode; profile: take the times of each line (on CPUs).
+        interpret: run in the checked mode; profile: time each line (on CPUs).
         """
         if not isinstance(text, str):
             raise TypeError(f"[Program] expected IR text but got {type(text).__name__}")
@@ -181,14 +181,14 @@ class Program:
 
     @property
     def parameters(self) -> list:
-        """(name, ShapeDtype, written) of each array; extents of -1 come with the call."""
+        """(name, ShapeDtype, written) of each array; extents of -1 are given by the call."""
         return [
             (name, ShapeDtype(shape, dtype), written)
             for name, dtype, shape, written, _ in self._on("cpu").parameters
         ]
 
     def run(self, *arrays) -> None:
-        """Runs on one array for each parameter, written ones included."""
+        """Runs on one array per parameter, written ones included."""
         parameters = self._on("cpu").parameters
         for (name, *_, written, _), array in zip(parameters, arrays, strict=False):
             if written:
@@ -203,7 +203,7 @@ class Program:
             self._on(device).run(tensors)
 
     def __call__(self, *inputs):
-        """Runs on the inputs and returns the outputs, a tuple of several."""
+        """Runs on the inputs and returns the output, or a tuple of several."""
         parameters = self._on("cpu").parameters
         last_of = {p[4]: i for i, p in enumerate(parameters) if p[4] >= 0}
         outputs = [i for i, p in enumerate(parameters) if p[3] and (p[4] < 0 or last_of[p[4]] == i)]
@@ -241,19 +241,19 @@ class Program:
         return self.text
 
     def explain(self, arch: str = "") -> str:
-        """Why it is not faster on this CPU, or on a GPU of that architecture; `Call.explain`."""
+        """Why it is not faster on this CPU, or on a GPU of `arch`; see `Call.explain`."""
         return _core.explain_text(self.text, arch)
 
     def show(self, path=None, arch: str = "sm_80") -> str:
-        """All of its forms side by side on one page of HTML; `Call.show`."""
+        """All of its forms side by side on one HTML page; see `Call.show`."""
         return show_page(_core.program_page(self.text, arch), path)
 
     def profile(self) -> Profile:
-        """What each line took over all runs, with `profile=True`, on CPUs."""
+        """The time of each line over all runs, with `profile=True`, on CPUs."""
         return Profile(self._on("cpu").profile())
 
     def export(self, folder, **options):
-        """Compiled ahead of time to a folder; `tw.export` has the options."""
+        """Compiles it ahead of time into a folder; `tw.export` has the options."""
         from ._artifacts import export
 
         return export(self, folder, **options)
@@ -267,7 +267,7 @@ class Program:
         return _core.program_text(self.text, "cuda", arch)
 
     def cost(self) -> Cost:
-        """FLOPs and bytes of a run, counted in the text; nothing runs."""
+        """FLOPs and bytes of a run, counted from the text; nothing runs."""
         return cost_of(self.text)
 
     def ptx(self, arch: str = "sm_80") -> str:

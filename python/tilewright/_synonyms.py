@@ -1,4 +1,4 @@
-"""Arguments under the names that other libraries give them: errors that tell ours."""
+"""Errors for arguments under the names that other libraries use: they name ours."""
 
 import functools
 import inspect
@@ -67,7 +67,7 @@ _TABLES = {"mha": _MHA, "mha_reference": _MHA}
 
 
 def names_synonyms(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, with a TypeError for an unknown argument that names ours for it."""
+    """Makes the function's TypeError for an unknown argument suggest our name for it."""
     name = function.__name__
     known = inspect.signature(function).parameters
     table = _TABLES.get(name, _NORM if "norm" in name else _ATTENTION)

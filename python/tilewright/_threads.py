@@ -1,4 +1,4 @@
-"""torch.set_num_threads holds for the library's threads too."""
+"""Makes torch.set_num_threads apply to the library's threads too."""
 
 import os
 
@@ -10,10 +10,10 @@ _is_first = True
 
 
 def follow(number):
-    """Takes over a number of torch's threads that is another one than at the last call."""
+    """Adopts torch's number of threads if it has changed since the last call."""
     global _is_first
     first, _is_first = _is_first, False
-    # What was asked of the library itself holds until torch's number changes.
+    # A number set through the library itself holds until torch's changes.
     if first and (tilewright._threads_are_given or os.environ.get("TILEWRIGHT_THREADS")):
         return
     _core.set_num_threads(number)

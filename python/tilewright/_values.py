@@ -4,8 +4,8 @@ A value is one of
 - a NumPy array of numbers: a constant;
 - a `Number`: a traced scalar;
 - an object array of numbers and constants: a small array, such as a row of a captured one;
-- a `Captured` array: whole until something reads elements of it;
-- a `Scattered` array: the gradient of a captured one.
+- a `Captured` array: whole until elements of it are read;
+- a `Scattered` array: the gradient of a captured array.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from . import _core
 from ._errors import UnsupportedError
 from ._numbers import Number, Numbers, operand
 
-MOST_ELEMENTS = 4096  # of a small array
-_UNKNOWN = 1 << 30  # stands for an extent that is a symbol
+MOST_ELEMENTS = 4096  # the most elements of a small array
+_UNKNOWN = 1 << 30  # stands for a symbolic extent
 
 
 class Captured:
@@ -36,8 +36,8 @@ class Captured:
         self.core = _core.capture(tensor, name, values.dtypes.is_float(dtype))
 
     def element(self, index, wraps=False):
-        """The element at traced or constant indices, clamped. Negative ones become 0; if `wraps`
-        they count from the end, and constant ones outside are errors."""
+        """The element at traced or constant indices, clamped. Negative ones become 0; with `wraps`
+        they count from the end, and constant ones out of bounds are errors."""
         read = self.core.element if wraps else self.core.clamped_element
         core = read(tuple(map(operand, index))) if index else self.core.value()
         return self._values.number(core, self.dtype, self._values.dtypes.loaded)
@@ -50,7 +50,7 @@ class Captured:
 
 
 class Scattered:
-    """The gradient of a captured array: zero but for `entries`, (index, value) each, which add up."""
+    """The gradient of a captured array: the sum of (index, value) `entries` over zeros."""
 
     def __init__(self, shape, dtype, entries=()):
         self.shape, self.dtype, self.entries = tuple(shape), dtype, list(entries)
@@ -109,7 +109,7 @@ class Values(Numbers):
         return results
 
     def apply_all(self, name, inputs, dtype):
-        """An operation of ELEMENTWISE."""
+        """An operation of ELEMENTWISE, element by element."""
 
         def function(*elements):
             if any(isinstance(x, Number) for x in elements):
@@ -134,7 +134,7 @@ class Values(Numbers):
         return self.apply_all("add", [start, self.index(step)], self.dtypes.index)
 
     def part_of(self, array, starts, sizes):
-        """A small array: elements from traced starts on, which move so that the part fits."""
+        """A small array: part of another, from traced starts that are clamped so that it fits."""
         result = np.empty(tuple(sizes), object)
         if result.size > MOST_ELEMENTS:
             raise UnsupportedError(
@@ -154,7 +154,7 @@ class Values(Numbers):
         return result
 
     def _small(self, gradient):
-        """As a small array, for what was no gradient of a captured one after all."""
+        """The gradient as a small array, for an array that turned out not to be captured."""
         if np.prod(gradient.shape) > MOST_ELEMENTS or any(
             isinstance(i, Number) for index, _ in gradient.entries for i in index
         ):
@@ -174,5 +174,5 @@ def is_constant(value):
 
 
 def simplified(array):
-    """A scalar for an object array of rank 0."""
+    """The scalar in an object array of rank 0; other arrays as they are."""
     return array[()] if array.ndim == 0 else array

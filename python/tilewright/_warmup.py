@@ -1,4 +1,4 @@
-"""Runs calls once, so that their kernels are compiled before they are wanted."""
+"""Runs calls once, so that their kernels are compiled before they are needed."""
 
 import concurrent.futures
 import os
@@ -18,7 +18,7 @@ def _is_of(value, framework, name):
 
 
 def _with_zeros(value):
-    """The value, with arrays of zeros where it says shapes."""
+    """The value, with arrays of zeros in place of shapes."""
     if isinstance(value, ShapeDtype):
         return np.zeros(value.shape, numpy_dtype("warmup", str(value.dtype)))
     if _is_of(value, "jax", "ShapeDtypeStruct"):
@@ -40,7 +40,7 @@ def _with_zeros(value):
 def _run(call):
     function, *arguments = call
     result = function(*_with_zeros(arguments))
-    # Work that was queued may fail later: it is part of the call.
+    # Queued work may fail later, and belongs to the call: wait for it.
     if (jax := sys.modules.get("jax")) is not None:
         jax.block_until_ready(result)
     if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
@@ -71,23 +71,21 @@ def warmup(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Runs each call once, side by side, so that its kernels are compiled before they are wanted.
+    """Runs each call once, in parallel, so that its kernels are compiled before they are needed.
 
-    A call is a function without arguments, or a tuple of a function and its arguments. Where an
-    argument says a shape, in lists and dicts too, the function gets an array of zeros:
+    A call is a function without arguments, or a tuple of a function and its arguments. In place of
+    an argument that describes a shape, also inside lists and dicts, it gets an array of zeros:
 
     * `tilewright.ShapeDtype`: a NumPy array;
     * `jax.ShapeDtypeStruct`: a JAX array on the default device;
-    * a PyTorch tensor on the device ``meta``: one on the current GPU, which requires a gradient
-      where that one does.
+    * a PyTorch tensor on the device ``meta``: one on the current GPU, with the same requires_grad.
 
-    Results are thrown away. Kernels of GPUs stay in memory and in the disk cache.
+    Results are discarded. GPU kernels stay in memory and in the disk cache.
 
-    threads: calls at once; None: one for each core.
-    progress: called with how many calls are done, and of how many; without it a bar is drawn on
-      standard error where that is a terminal.
+    threads: the most calls at once; None: one per core. progress: called with the number of calls
+    done and the total; without it a bar is drawn on standard error if that is a terminal.
 
-    Raises the first error of a call, once those that run have ended. TypeError for what is no call.
+    Raises the first error of a call, once running calls have ended. TypeError for anything else.
     """
     work = [_checked(call) for call in calls]
     if threads is not None and (not isinstance(threads, int) or threads < 1):

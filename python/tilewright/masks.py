@@ -1,6 +1,7 @@
 """The library of masks: functions (b, h, q_idx, kv_idx) -> bool, combined with & | ~.
 
-Arrays are NumPy arrays, things with ``__dlpack__``, or captures; masks inside masks may be functions.
+Arrays may be NumPy arrays, anything with ``__dlpack__``, or captures; masks given to masks may be
+functions.
 """
 
 from collections.abc import Callable as _Callable
@@ -11,7 +12,7 @@ from ._mods import Mod as _Mod
 
 _functions = _export(_core.masks)
 globals().update(_functions)
-# For type checkers, which do not see names that are made here.
+# For type checkers, which do not see names that are assigned at import time.
 batchify: _Callable[..., _Mod]
 block_diffusion: _Callable[..., _Mod]
 causal: _Callable[..., _Mod]

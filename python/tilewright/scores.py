@@ -1,6 +1,6 @@
 """The library of score mods: functions (score, b, h, q_idx, kv_idx) -> score.
 
-Arrays are NumPy arrays, things with ``__dlpack__``, or captures, which get gradients.
+Arrays may be NumPy arrays, anything with ``__dlpack__``, or captures, which get gradients.
 """
 
 from collections.abc import Callable as _Callable
@@ -12,7 +12,7 @@ from ._mods import as_mod as _as_mod
 
 _functions = _export(_core.scores)
 globals().update(_functions)
-# For type checkers, which do not see names that are made here.
+# For type checkers, which do not see names that are assigned at import time.
 activation: _Callable[..., _Mod]
 alibi: _Callable[..., _Mod]
 bias: _Callable[..., _Mod]

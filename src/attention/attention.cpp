@@ -1,5 +1,5 @@
-// Attention on tensors, forward and backward: arguments are checked and prepared, an engine is
-// chosen, results are placed, the engine runs.
+// Attention on tensors, forward and backward: check and prepare the arguments, choose an engine,
+// allocate the results, run the engine.
 #include "tilewright/attention.h"
 
 #include <utility>
@@ -18,12 +18,12 @@ namespace tilewright {
 namespace attn {
 namespace {
 
-/// Without keys there is nothing to choose.
+/// A call without keys has nothing to choose between: the tile programs handle it.
 const Engine& engine_of(const AttentionSpec& spec) {
     return spec.has_work() ? choose_engine(spec) : tiles::engine();
 }
 
-/// Into the results that the buffers have.
+/// Writes the results that `call.buffers` holds.
 void run_forward(AttentionCall& call) {
     AttentionSpec& spec = call.spec;
     if (spec.empty()) return;
@@ -37,7 +37,7 @@ void run_forward(AttentionCall& call) {
     repair();
 }
 
-/// What the forward gave, and the gradients of its results.
+/// Checks the forward's results and the gradients with respect to them.
 void check_backward_inputs(AttentionCall& call, const AttentionOutput& forward, const Tensor& dout,
                            const Tensor& dlse, Layout layout) {
     AttentionSpec& spec = call.spec;
@@ -61,7 +61,7 @@ void check_backward_inputs(AttentionCall& call, const AttentionOutput& forward, 
     spec.dlse = dlse.defined();
 }
 
-/// Memory for the sums that gradients of sinks and captures are.
+/// Allocates the accumulators for the gradients of sinks and captures.
 void place_sums(AttentionCall& call) {
     const DType sums = tiles::accumulator(call.spec.dtype);
     AttentionBuffers& b = call.buffers;
@@ -78,15 +78,16 @@ void run_backward(AttentionCall& call) {
     AttentionSpec& spec = call.spec;
     const Engine& engine = engine_of(spec);
     if (engine.isolates_hidden_keys(spec)) return run_on(engine, spec, call.buffers);
-    // Queries that attend infinities and NaN have them in lse or out, and so in their gradients.
+    // A query that attends to an infinity or NaN already has it in lse or out, and so in its
+    // gradients.
     AttentionBuffers finite = call.buffers;
     finite.key = tiles::finite_keys(spec, finite.key);
     finite.value = tiles::finite_keys(spec, finite.value);
     run_on(engine, spec, std::move(finite));
 }
 
-/// `fills`: what is undefined of `gradients` becomes new tensors, else it is not wanted. All are
-/// views as the caller sees them.
+/// With `fills`, undefined tensors of `gradients` are allocated; without it, they are not computed.
+/// All are views in the caller's layout.
 void backward(AttentionGradients& gradients, const Tensor& query, const Tensor& key,
               const Tensor& value, const AttentionOutput& forward, const Tensor& dout,
               const AttentionOptions& options, const Tensor& dlse, bool fills) {

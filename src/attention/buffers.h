@@ -10,35 +10,35 @@
 
 namespace tilewright::attn {
 
-/// BHSD views with unit stride in the last dimension, on the device of the spec. What the spec does
-/// not name is undefined.
+/// BHSD views with unit stride in the last dimension, on the spec's device. Arrays that the spec
+/// does not have are undefined.
 struct AttentionBuffers {
-    /// Views end after the last key that a query may attend by position or length, so that no
-    /// program reads what lies there.
+    /// The views of keys and values end after the last key that any query may attend to by position
+    /// or length, so that no program reads past it.
     Tensor query, key, value;
     Tensor segment_ids, kv_segment_ids;  ///< contiguous, both i32 or i64
-    Tensor kv_lengths;  ///< (batch), or (sequences) of packed ones, contiguous, i32 or i64
+    Tensor kv_lengths;  ///< (batch), or (sequences) if packed; contiguous, i32 or i64
     Tensor sinks;
-    std::vector<Tensor> captured;  ///< of the score mod, then of the mask that is evaluated
+    std::vector<Tensor> captured;  ///< of the score mod, then of the mask if programs evaluate it
     BlockMask block_mask;
-    std::vector<std::int64_t> starts, kv_starts;  ///< of packed sequences: N + 1
-    std::uint64_t seed = 0;                       ///< of dropout
+    std::vector<std::int64_t> starts, kv_starts;  ///< starts of packed sequences: N + 1 each
+    std::uint64_t seed = 0;                       ///< seed of dropout
 
     AttentionOutput result;  ///< written by the forward, read by the backward
     Tensor dout, dlse;
-    Tensor query_gradient, key_gradient, value_gradient;  ///< undefined where not wanted
-    /// Sums over the call, f32 or f64: of the sinks, and by capture of the score mod. Contiguous.
+    Tensor query_gradient, key_gradient, value_gradient;  ///< undefined if not wanted
+    /// Accumulators, f32 or f64, contiguous: for the sinks, and for each capture of the score mod.
     Tensor sinks_gradient;
     std::vector<Tensor> captured_gradients;
 
-    Tensor workspace;  ///< bytes, as many as the engine asks for; contents undefined
+    Tensor workspace;  ///< as many bytes as the engine asks for; contents undefined
 };
 
-/// A call, checked and prepared.
+/// A call after checks and preparation.
 struct AttentionCall {
     AttentionSpec spec;
     AttentionBuffers buffers;
-    std::int64_t given_kv_length = 0;  ///< keys in the caller's arrays
+    std::int64_t given_kv_length = 0;  ///< number of keys in the caller's arrays
 };
 
 }  // namespace tilewright::attn

@@ -1,4 +1,4 @@
-// What of an attention call's masks becomes data, and what programs evaluate.
+// Decides which masks of an attention call become data and which ones the programs evaluate.
 #include <algorithm>
 
 #include "attention/mask_cache.h"
@@ -9,12 +9,12 @@
 namespace tilewright::attn {
 namespace {
 
-/// Masks with more distinct pieces than this are evaluated in the programs: as data, with a byte
-/// for each pair, they would fill memory.
+/// Masks with more distinct atoms than this are evaluated in the programs: as data, with a byte for
+/// each pair, they would fill memory.
 constexpr std::size_t kMostAtoms = std::size_t{1} << 16;
 
-/// Small masks are evaluated in the programs: that takes less time than building them. On a GPU a
-/// new mask in the program would be a new kernel, and data is none.
+/// Small masks are evaluated in the programs, which takes less time than building them. On a GPU
+/// they become data, too: a new mask in the program would mean a new kernel.
 bool is_worth_planning(const AttentionSpec& s) {
     const std::int64_t least_pairs = s.on_gpu() ? 0 : std::int64_t{1} << 18;
     return !s.packed() && !s.is_part && !s.checked && (s.query_length > 1 || s.on_gpu()) &&
@@ -62,7 +62,7 @@ bool build_mask(const AttentionOptions& options, AttentionCall& call) {
         result = result.defined() ? intersection(result, mask) : mask;
     };
     if (options.score_mod.defined() && is_worth_planning(spec)) {
-        // Blocks that the score mod turns into -inf are skipped, too.
+        // Blocks that the score mod sets to -inf are skipped, too.
         const auto seen = mask_of_score_mod(options.score_mod, lengths);
         if (seen && is_small(*seen)) add(*seen);
     }

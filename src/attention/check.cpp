@@ -1,4 +1,4 @@
-// The checks of attention's arguments: arrays and numbers, without mods and masks.
+// Checks of attention's arguments, arrays and numbers; mods and masks are checked elsewhere.
 #include "support/check.h"
 
 #include <algorithm>
@@ -142,7 +142,7 @@ void check_segments(const AttentionOptions& options, AttentionCall& call) {
     call.spec.segment_ids = dtype;
 }
 
-/// Starts of packed sequences: 0 <= ... <= total, never decreasing.
+/// The starts of packed sequences, checked: from 0 to `total`, never decreasing.
 std::vector<std::int64_t> check_starts(const char* argument, const Tensor& starts,
                                        std::int64_t total) {
     if (starts.rank() != 1 || starts.dim(0) < 2 || !is_integer(starts.dtype()))
@@ -187,7 +187,7 @@ void check_packed(const AttentionOptions& options, AttentionCall& call) {
     spec.sequences = std::ssize(b.starts) - 1;
 }
 
-/// Needs the starts of packed sequences.
+/// Must run after check_packed: the number of lengths is the number of sequences.
 void check_kv_lengths(const AttentionOptions& options, AttentionCall& call) {
     const Tensor& given = options.kv_lengths;
     if (!given.defined()) return;
@@ -198,7 +198,7 @@ void check_kv_lengths(const AttentionOptions& options, AttentionCall& call) {
         user_error("attention", "expected kv_lengths of an integer dtype but got {}",
                    given.type_name());
     if (given.device().kind == Device::Kind::cpu) {
-        run::interrupt_recording();  // the next call's may be wrong
+        run::interrupt_recording();  // a replay would not check the next call's lengths
         const std::vector<std::int64_t> values = given.to_vector<std::int64_t>();
         for (std::size_t n = 0; n < values.size(); ++n) {
             const std::int64_t most =
@@ -227,7 +227,7 @@ void check_sinks(const AttentionOptions& options, AttentionCall& call) {
     call.spec.sinks = options.sinks.dtype();
 }
 
-/// Ends the keys by what the host knows: causal, window, lengths in CPU memory.
+/// Drops keys that the host knows to be masked: by causal, the window, or lengths in CPU memory.
 void end_known_keys(const AttentionOptions& options, AttentionCall& call) {
     AttentionSpec& spec = call.spec;
     if (spec.packed() || options.block_mask.defined()) return;
@@ -277,7 +277,7 @@ AttentionCall check_arguments(const Tensor& query, const Tensor& key, const Tens
     call.given_kv_length = spec.kv_length;
     end_known_keys(options, call);
 
-    // A window as wide as the sequence bounds nothing.
+    // A window as wide as the sequence masks nothing.
     const auto bound = [](std::int64_t window, std::int64_t length) {
         return window >= length ? -1 : window;
     };

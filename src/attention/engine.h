@@ -13,20 +13,21 @@
 
 namespace tilewright::attn {
 
-/// How an engine runs a call: blocks, stages and whatever else it has chosen, in a type of its own.
+/// How an engine runs a call: blocks, stages and other choices, in a type of the engine's own.
 class EngineConfig {
   public:
     EngineConfig() = default;
     EngineConfig(const EngineConfig&) = delete;
     EngineConfig& operator=(const EngineConfig&) = delete;
     virtual ~EngineConfig() = default;
-    /// What tells the configurations of a call apart, for the autotuner.
+    /// The numbers that tell the configurations of a call apart, for the autotuner.
     virtual Config numbers() const = 0;
 };
 
 using ConfigPtr = std::shared_ptr<const EngineConfig>;
 
-/// One way to run attention. Both passes go through the same functions; the spec says which.
+/// One way to run attention. Forward and backward go through the same functions; the spec says
+/// which pass it is.
 class Engine {
   public:
     Engine() = default;
@@ -38,34 +39,35 @@ class Engine {
     /// For the debug log: "tile programs".
     virtual const char* description() const = 0;
 
-    /// Why this engine cannot run such calls; nothing where it can.
+    /// Why this engine cannot run the call, or nothing if it can.
     virtual std::optional<Refusal> supports(const AttentionSpec& spec) const = 0;
-    /// The configuration for a call that is supported, hints of the caller included.
+    /// The configuration for a supported call, with the caller's hints taken into account.
     virtual ConfigPtr choose(const AttentionSpec& spec) const = 0;
-    /// Configurations worth measuring for it; the first is taken where nothing can be measured.
+    /// Configurations worth measuring for the call; the first is taken where nothing can be
+    /// measured.
     virtual std::vector<ConfigPtr> trials(const AttentionSpec& spec) const {
         return {choose(spec)};
     }
-    /// Bytes of scratch that a launch wants in `AttentionBuffers::workspace`.
+    /// Bytes of scratch that a launch needs in `AttentionBuffers::workspace`.
     virtual std::int64_t workspace(const AttentionSpec& spec, const EngineConfig& config) const = 0;
-    /// Runs the call. On a GPU the work goes to `stream`, which is this thread's, and nothing waits
-    /// for it.
+    /// Runs the call. On a GPU the work is queued on `stream`, this thread's stream, and the
+    /// function does not wait for it.
     virtual void launch(const AttentionSpec& spec, const EngineConfig& config,
                         const AttentionBuffers& buffers, void* stream) const = 0;
-    /// Do infinities and NaN of keys that no query of a tile attends leave its results alone?
+    /// Are results unaffected by infinities and NaN in keys that no query of a tile attends to?
     virtual bool isolates_hidden_keys(const AttentionSpec&) const { return true; }
 };
 
-/// Every engine, in the order in which they are asked.
+/// Every engine, in the order in which they are tried.
 std::span<const Engine* const> engines();
 
 /// The engine for a call: the one that the caller asked for, else the first that supports it.
-/// UserError when there is none. The debug log says why others do not.
+/// UserError when there is none. The debug log says why the others do not support it.
 const Engine& choose_engine(const AttentionSpec& spec,
                             std::span<const Engine* const> among = engines());
 
-/// Configures a call that an engine supports, by measurement where the caller asks for that, and
-/// runs it.
+/// Configures a call that the engine supports, by measurement if the caller asks for it, and runs
+/// it.
 void run_on(const Engine& engine, const AttentionSpec& spec, AttentionBuffers buffers);
 
 }  // namespace tilewright::attn

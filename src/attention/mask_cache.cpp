@@ -17,7 +17,7 @@
 namespace tilewright::attn {
 namespace {
 
-/// The masks used last, by the text of what they are built from and their size.
+/// The most recently used masks, by size and the text that they are built from.
 BlockMask kept(const std::string& text, const MaskSize& size, auto make) {
     using Masks = Memo<std::pair<MaskSize, std::string>, BlockMask>;
     static auto* const kMasks = new Masks("masks of mods", 64, [](const BlockMask& mask) {

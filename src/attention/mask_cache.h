@@ -1,5 +1,5 @@
-// Masks as data that calls share: built once for each mod and size, intersected once, their plans
-// copied once to each GPU.
+// Masks as data, shared between calls: built once for each mod and size, intersected once, their
+// plans copied once to each GPU.
 #pragma once
 
 #include <compare>
@@ -18,17 +18,18 @@ struct MaskSize {
     auto operator<=>(const MaskSize&) const = default;
 };
 
-/// The mask of a mask mod. One that reads no arrays is kept for later calls; others may have
-/// changed by then.
+/// The mask of a mask mod. It is cached unless the mod reads arrays, which may have changed by the
+/// next call.
 BlockMask mask_of_mod(const Mod& mod, const MaskSize& size);
 
-/// Where a score mod may give something else than -inf (mask/score_region.h), kept likewise.
+/// Where a score mod may give a score other than -inf (mask/score_region.h), cached likewise.
 std::optional<BlockMask> mask_of_score_mod(const Mod& mod, const MaskSize& size);
 
-/// a & b, kept for as long as both masks live.
+/// a & b, cached for as long as both masks live.
 BlockMask intersection(const BlockMask& a, const BlockMask& b);
 
-/// The plan of a mask with its arrays on this device; copied once, at the first call, which waits.
+/// The plan of a mask with its arrays on this device. The first call copies them and waits for the
+/// copy.
 std::shared_ptr<const mask::MaskPlan> plan_on(Device device, const BlockMask& mask,
                                               const mask::PlanOptions& options);
 

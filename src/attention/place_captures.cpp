@@ -1,4 +1,4 @@
-// The arrays that mods capture, where programs can read them.
+// Puts the arrays that mods capture where programs can read them.
 #include <algorithm>
 #include <cstdint>
 
@@ -17,7 +17,7 @@ int alignment_of(const Tensor& tensor) {
     return static_cast<int>(address & (~address + 1));
 }
 
-/// On the device of the call: arrays of the host are copied to its GPU.
+/// The captured array on the device of the call: host arrays are copied to its GPU.
 Tensor placed(const char* argument, const Capture& capture, const AttentionSpec& spec) {
     const Tensor& tensor = capture.tensor();
     if (spec.on_gpu() && tensor.device().kind == Device::Kind::cpu) {

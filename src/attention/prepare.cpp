@@ -1,4 +1,4 @@
-// The order of the steps before an engine is asked.
+// Runs the preparation steps in order, before an engine is chosen.
 #include "attention/prepare.h"
 
 namespace tilewright::attn {

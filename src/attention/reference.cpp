@@ -1,4 +1,4 @@
-// Dense attention in f64, or in the plain arithmetic of a narrower type; one query row at a time.
+// Dense attention in f64, or in plain arithmetic of a narrower type, one query row at a time.
 #include "attention/reference.h"
 
 #include <algorithm>
@@ -74,7 +74,7 @@ bool attends(const ReferenceOptions& options, std::int64_t b, std::int64_t q, st
 /// The mods of one computation, evaluated pair by pair.
 class Mods {
   public:
-    /// `sizes`: gradients of captures are sizes (reference_sizes) instead of sums.
+    /// With `sizes`, the gradients of captures are sizes (reference_sizes) instead of sums.
     explicit Mods(const ReferenceOptions& options, bool sizes = false)
         : options_(options), sizes_(sizes) {
         const DType dtype = options.arithmetic == DType::f64 ? DType::f64 : DType::f32;
@@ -104,7 +104,7 @@ class Mods {
         if (!score_) return score;
         return score_->score(score, options_.first_batch + b, options_.first_head + h, q, kv);
     }
-    /// The gradient of the unmodified score; adds those of captures.
+    /// Returns the gradient of the unmodified score, and adds to the gradients of captures.
     double score_gradient(double score, double cotangent, std::int64_t b, std::int64_t h,
                           std::int64_t q, std::int64_t kv) {
         if (!score_) return cotangent;
@@ -138,11 +138,11 @@ class Mods {
     std::optional<mod::Evaluator> mask_, score_, gradient_;
     ir::Function derivative_;
     ir::DifferentiateReport report_;
-    std::vector<std::size_t> place_;  ///< by capture: in captured_
+    std::vector<std::size_t> place_;  ///< for each capture, its index in captured_
     std::vector<Array> captured_;
 };
 
-/// Sum of a[i] * b[i], every step rounded to Accumulator.
+/// Sum of a[i] * b[i] with every step rounded to Accumulator.
 template <typename Accumulator>
 double dot(const double* a, const double* b, std::int64_t size) {
     Accumulator sum = 0;
@@ -151,7 +151,7 @@ double dot(const double* a, const double* b, std::int64_t size) {
     return sum;
 }
 
-/// sum[i] += factor * a[i], every step rounded to Accumulator.
+/// sum[i] += factor * a[i] with every step rounded to Accumulator.
 template <typename Accumulator>
 void add_scaled(double* sum, double factor, const double* a, std::int64_t size) {
     for (std::int64_t i = 0; i < size; ++i)
@@ -159,14 +159,14 @@ void add_scaled(double* sum, double factor, const double* a, std::int64_t size) 
                  static_cast<Accumulator>(factor) * static_cast<Accumulator>(a[i]);
 }
 
-/// The larger of two; NaN where one is, which std::max would drop.
+/// The larger of the two, or NaN if either is, which std::max might drop.
 double larger(double a, double b) {
     return std::isnan(a) || b <= a ? a : b;
 }
 
 /// Scores, statistics and probabilities of one query row.
 struct Row {
-    std::vector<bool> attended;  ///< pairs that contribute: unless masked by -inf
+    std::vector<bool> attended;  ///< pairs that contribute; those masked with -inf do not
     std::vector<double> scores;  ///< scaled, before the score mod
     std::vector<double> probabilities;
     std::vector<double> kept;  ///< probabilities after dropout
@@ -214,7 +214,7 @@ Row softmax_row(const Array& query, const Array& key, const ReferenceOptions& op
     sum += static_cast<Accumulator>(share);
     row.lse = top + std::log(static_cast<double>(sum));
     row.sink = share / sum;
-    // As fused kernels have it: rounded when stored, and again in units of log 2.
+    // As in fused kernels: rounded when stored, and rounded again in log2 units.
     const double stored =
         round_to(round_to(row.lse, accumulator) * std::numbers::log2e, accumulator) /
         std::numbers::log2e;
@@ -280,7 +280,7 @@ ReferenceGradients backward(const Array& query, const Array& key, const Array& v
                              dropout_factor(options.dropout, options.seed, options.first_batch + b,
                                             options.first_head + h, q, kv);
                 }
-                // sum over kv of P dP, the same as the sum over d of out dout.
+                // The sum over kv of P dP, which equals the sum over d of out dout.
                 double delta = dot<Accumulator>(row.probabilities.data(), dp.data(), s.kv_length);
                 if (options.from_stored) {
                     std::vector<double> out(s.value_dim);
@@ -317,14 +317,14 @@ ReferenceGradients backward(const Array& query, const Array& key, const Array& v
     return result;
 }
 
-/// Root of the sum of the squares of a[i] * b[i].
+/// Square root of the sum of the squares of a[i] * b[i].
 double size_of_dot(const double* a, const double* b, std::int64_t size) {
     double squares = 0;
     for (std::int64_t i = 0; i < size; ++i) squares += a[i] * b[i] * (a[i] * b[i]);
     return std::sqrt(squares);
 }
 
-/// sum[i] = root of sum[i]^2 + (factor * a[i])^2.
+/// sum[i] = sqrt(sum[i]^2 + (factor * a[i])^2).
 void add_size(double* sum, double factor, const double* a, std::int64_t size) {
     for (std::int64_t i = 0; i < size; ++i) sum[i] = std::hypot(sum[i], factor * a[i]);
 }
@@ -382,7 +382,8 @@ ReferenceSizes reference_sizes(const Array& query, const Array& key, const Array
     const double scale = effective_scale(options, s);
     const DType accumulator = options.arithmetic == DType::f64 ? DType::f64 : DType::f32;
     const double of_scores = epsilon(accumulator) / epsilon(options.arithmetic);
-    // f16 keeps its distance below the smallest normal number; others may lose such numbers.
+    // f16 keeps the spacing of its smallest normal number below it; other types may lose smaller
+    // numbers.
     const double least = options.arithmetic == DType::f16
                              ? smallest_normal(DType::f16)
                              : smallest_normal(options.arithmetic) / epsilon(options.arithmetic);
@@ -413,7 +414,8 @@ ReferenceSizes reference_sizes(const Array& query, const Array& key, const Array
                         std::abs(scores.score_gradient(row.scores[kv], dot, b, h, q, at)) +
                         std::abs(scores.score(row.scores[kv], b, h, q, at));
                     result.lse(b, h, q) = larger(result.lse(b, h, q), score);
-                    // exp(score - lse): what shifts either is a relative error of all of it.
+                    // exp(score - lse): an absolute error of either is a relative one of the
+                    // result.
                     relative[kv] = 1 + of_scores * (score + std::abs(row.lse));
                     sized[kv] = std::max(row.kept[kv] * relative[kv], least);
                     add_size(result.out.row(b, h, q), sized[kv], values, s.value_dim);
@@ -438,7 +440,7 @@ ReferenceSizes reference_sizes(const Array& query, const Array& key, const Array
                         least);
                     double ds =
                         std::abs(mods.score_gradient(row.scores[kv], modified, b, h, q, at));
-                    // A derivative of 0 may be a difference, as 1 - tanh^2 is.
+                    // A derivative of 0 may be a difference that cancels, such as 1 - tanh^2.
                     if (options.score_mod.defined()) ds = std::max(ds, modified);
                     add_size(dq.row(b, h, q), scale * ds, key.row(b, kv_head, at), s.head_dim);
                     add_size(dk.row(b, kv_head, at), scale * ds, query.row(b, h, q), s.head_dim);

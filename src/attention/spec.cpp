@@ -1,4 +1,4 @@
-// The order and the printed form of attention's specs.
+// How attention specs are compared and printed.
 #include "attention/spec.h"
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 namespace tilewright::attn {
 namespace {
 
-constexpr const char* kEngineNames[] = {"", "tiles", "sm90"};        // by EngineId
-constexpr const char* kProductNames[] = {"ieee", "tf32", "bf16x3"};  // by Products
+constexpr const char* kEngineNames[] = {"", "tiles", "sm90"};        // indexed by EngineId
+constexpr const char* kProductNames[] = {"ieee", "tf32", "bf16x3"};  // indexed by Products
 
 std::string printed(const char* what, const AttentionBlocks& blocks) {
     if (blocks == AttentionBlocks()) return "";

@@ -19,40 +19,40 @@ namespace tilewright::attn {
 
 enum class Pass : std::uint8_t { forward, backward };
 
-/// What runs attention (engine.h). `fastest`: the first that supports the call.
+/// What runs attention (engine.h). `fastest` is the first engine that supports the call.
 enum class EngineId : std::uint8_t { fastest, tiles, sm90 };
 
-/// How products of f32 are computed, on GPUs.
+/// How GPUs compute f32 matrix products.
 enum class Products : std::uint8_t { ieee, tf32, bf16x3 };
 
 const char* name(Pass pass);
 const char* name(Products products);
-/// UserError for other names; empty: ieee.
+/// UserError for unknown names; an empty name means ieee.
 Products products_named(const std::string& name);
-/// "tiles", "sm90"; empty: the fastest.
+/// "tiles", "sm90"; empty for the fastest.
 const char* name(EngineId id);
-/// UserError for the name of no engine.
+/// UserError if no engine has this name.
 EngineId engine_named(const std::string& name);
 
 /// A captured array.
 struct CaptureSpec {
     DType dtype = DType::f32;
     Tensor::Dims shape, strides;
-    int alignment = 1;            ///< of its address in bytes, up to 16
-    bool differentiable = false;  ///< the backward gives its gradient
+    int alignment = 1;            ///< alignment of its address in bytes, up to 16
+    bool differentiable = false;  ///< the backward pass computes its gradient
     auto operator<=>(const CaptureSpec&) const = default;
 };
 
-/// A mod as programs inline it; parameters as mod/traced.h says. Equal where texts, derivatives and
-/// captures are: `text` is the function printed.
+/// A mod as programs inline it, with the parameters that mod/traced.h describes. Two are equal if
+/// their texts, derivatives and captures are; `text` is the printed function.
 struct ModSpec {
     std::shared_ptr<const ir::Function> function;  ///< null: none
     std::string text;
-    /// Without the checked mode's parameter, which is what is differentiated.
+    /// The function without the checked mode's parameter; this is what is differentiated.
     std::shared_ptr<const ir::Function> plain_function;
     std::string plain_text;
-    std::shared_ptr<const ir::Function> derivative;  ///< the caller's own, or none
-    std::vector<ir::GatherGradient> gathers;         ///< of it
+    std::shared_ptr<const ir::Function> derivative;  ///< written by the caller; null: none
+    std::vector<ir::GatherGradient> gathers;         ///< gathers of that derivative
     std::vector<CaptureSpec> captures;
 
     explicit operator bool() const { return function != nullptr; }
@@ -69,26 +69,27 @@ struct AttentionSpec {
     std::int64_t sequences = 0;  ///< packed one after the other in a batch of 1; 0: not packed
     double scale = 1;
     bool causal = false;
-    /// As in AttentionOptions; -1 where no pair is outside.
+    /// As in AttentionOptions; -1 where the bound masks no pair.
     std::int64_t window_left = -1, window_right = -1;
-    std::optional<DType> segment_ids, kv_lengths, sinks;  ///< their dtypes, where there are some
-    bool block_mask = false;                              ///< a mask as data
+    std::optional<DType> segment_ids, kv_lengths, sinks;  ///< their dtypes, if given
+    bool block_mask = false;                              ///< the mask is given as data
     double dropout = 0;
     ModSpec score;
-    ModSpec mask;                             ///< one that programs evaluate themselves
-    bool is_part = false;                     ///< of a larger call, from `origin` on:
-    std::array<std::int64_t, 2> origin = {};  ///< batch and head that the first ones here are
-    bool max_scores = false;                  ///< are written
-    /// The queries of all heads of a group lie at one stride in every array, as rows of one block.
+    ModSpec mask;          ///< a mask that programs evaluate themselves
+    bool is_part = false;  ///< the call is part of a larger one that starts at `origin`
+    std::array<std::int64_t, 2> origin = {};  ///< where the first batch and head are in it
+    bool max_scores = false;                  ///< max_scores are written
+    /// In every array the queries of all heads of a group have one common stride, so that they can
+    /// be the rows of one block.
     bool joined_rows = false;
     bool query_gradient = true, key_gradient = true, value_gradient = true;  ///< are wanted
-    bool dlse = false;                                                       ///< is given
+    bool dlse = false;                                                       ///< dlse is given
     bool deterministic = true, checked = false;
     bool gradient = false;  ///< the backward pass will follow
     bool autotune = false;
     Products products = Products::ieee;
-    EngineId engine = EngineId::fastest;              ///< that the caller asked for
-    AttentionBlocks forward_blocks, backward_blocks;  ///< hints of the caller
+    EngineId engine = EngineId::fastest;              ///< the engine that the caller asked for
+    AttentionBlocks forward_blocks, backward_blocks;  ///< the caller's hints
 
     bool empty() const { return batch * query_heads * query_length == 0; }
     bool packed() const { return sequences > 0; }

@@ -1,4 +1,4 @@
-// Checks, layouts and parts of the tensors of attention's arguments.
+// Checks, layouts and parts of the tensors among attention's arguments.
 #include "attention/tensors.h"
 
 #include "run/clear.h"
@@ -52,7 +52,7 @@ void expect_device(const char* argument, const Tensor& tensor, Device device) {
                    to_string(device), tensor.type_name(), to_string(tensor.device()));
     }
     if (device.kind == Device::Kind::cpu || tensor.size() == 0) return;
-    // A kernel that is given any other address ends the whole process' context.
+    // A kernel that is given any other address breaks the CUDA context of the whole process.
     const int owner = run::gpu_of(tensor.raw(), argument);
     if (owner != device.index) {
         user_error("attention", "expected {} in the memory of {} but it is in cuda:{}'s", argument,
@@ -110,7 +110,7 @@ Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count) {
 Tensor attended_part(const Tensor& given, std::int64_t kv_length) {
     if (!given.defined() || given.dim(2) == kv_length) return given;
     if (run::Recorder::current() != nullptr && given.is_contiguous())
-        run::clear(given);  // by a kernel, which a recording holds
+        run::clear(given);  // by a kernel, so that it can be recorded
     else
         rows_of(given, kv_length, given.dim(2) - kv_length).fill(0);
     return rows_of(given, 0, kv_length);

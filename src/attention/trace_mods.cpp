@@ -1,4 +1,4 @@
-// Mods of attention as functions.
+// Traces the mods of attention into functions.
 #include "attention/prepare.h"
 #include "attention/tiles/options.h"
 #include "mod/elements.h"

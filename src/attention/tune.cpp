@@ -1,4 +1,4 @@
-// Configurations of attention by measurement.
+// Chooses configurations of attention by measurement.
 #include "attention/tune.h"
 
 #include <fmt/format.h>
@@ -18,16 +18,17 @@
 namespace tilewright::attn {
 namespace {
 
-/// What the time of a call depends on, but for the numbers in the arrays.
+/// Everything that the time of a call depends on, except the numbers in the arrays.
 std::string key_of(const Engine& engine, AttentionSpec spec, const AttentionBuffers& buffers) {
-    spec.device.index = 0;  // GPUs of one kind share what was measured
+    spec.device.index = 0;  // GPUs of one kind share measurements
     std::string key = fmt::format("attention {} {}", name(engine.id()), to_string(spec));
     for (const Tensor* tensor : {&buffers.query, &buffers.key, &buffers.value}) {
         key += fmt::format(" {}", fmt::join(tensor->strides(), ","));
     }
     for (const CaptureSpec& capture : spec.score.captures)
         key += capture.differentiable ? '1' : '0';
-    // Packed sequences of one total differ by how many there are of each length, to a power of two.
+    // With the same total, packed sequences differ by how many there are of each length, rounded to
+    // a power of two.
     for (const auto* starts : {&buffers.starts, &buffers.kv_starts}) {
         std::map<int, int> lengths;
         for (std::size_t n = 1; n < starts->size(); ++n) {
@@ -36,7 +37,7 @@ std::string key_of(const Engine& engine, AttentionSpec spec, const AttentionBuff
         }
         for (const auto& [bits, count] : lengths) key += fmt::format(" {}x{}", count, bits);
     }
-    // Masks of one size differ by what they leave.
+    // Masks of one size differ by how much they leave.
     if (spec.block_mask) key += fmt::format(" masked {:.0f}%", buffers.block_mask.sparsity());
     return key + '\n' + spec.score.text + '\n' + spec.mask.text;
 }

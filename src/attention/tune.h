@@ -1,4 +1,4 @@
-// Configurations of attention by measurement.
+// Chooses configurations of attention by measurement.
 #pragma once
 
 #include <functional>
@@ -7,9 +7,9 @@
 
 namespace tilewright::attn {
 
-/// The configuration of an engine for a call: what it chooses, or, where the caller asks for that,
-/// the one of its trials whose `run` takes the least time. Measured once for each engine, spec,
-/// layout and density of the mask, then remembered in memory and on disk; not while a CUDA graph is
+/// The engine's configuration for a call: its default or, if the caller asks for it, the one of its
+/// trials whose `run` takes the least time. Each engine, spec, layout and mask density is measured
+/// once and remembered in memory and on disk; nothing is measured while a CUDA graph is being
 /// captured.
 ConfigPtr configuration(const Engine& engine, const AttentionSpec& spec,
                         const AttentionBuffers& buffers,

@@ -1,4 +1,4 @@
-// Masks and attention of the C interface.
+// Masks and attention in the C interface.
 #include "tilewright/attention.h"
 
 #include <cmath>

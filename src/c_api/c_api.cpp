@@ -48,7 +48,7 @@ Results::~Results() {
 
 void Results::add(DLManagedTensor** place, const Tensor& tensor) {
     if (!place) return;
-    results_.emplace_back(place, nullptr);  // before the export, which it keeps from being lost
+    results_.emplace_back(place, nullptr);  // first, so that a failure here leaks no export
     if (tensor.defined()) results_.back().second = tensor.to_dlpack();
 }
 

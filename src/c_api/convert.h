@@ -1,4 +1,4 @@
-// Between the C interface and C++: borrowed views, results, exceptions as statuses.
+// Conversions between the C interface and C++: borrowed views, results, exceptions as statuses.
 #pragma once
 
 #include <exception>
@@ -23,19 +23,19 @@ struct tw_mask {
 
 namespace tilewright::c_api {
 
-/// This thread's text of the last failure, or of the last function that returns a text.
+/// This thread's text: of the last failure, or of the last function that returns a text.
 std::string& text();
 
-/// Keeps the text of a failure, or none where there is no memory for it.
+/// Keeps the text of a failure, or no text if memory runs out.
 void keep_text(const char* what) noexcept;
 
-/// A tensor on borrowed memory; null: an undefined one.
+/// A tensor on borrowed memory; undefined if null.
 Tensor borrow(const DLTensor* view);
 
 /// UserError of `op` for a device that is neither a CPU nor a CUDA GPU.
 Device device_of(const char* op, DLDevice device);
 
-/// DLPack's form of a dtype.
+/// A dtype in DLPack's form.
 DLDataType dtype_of(DType dtype);
 
 /// Results on their way to the caller, who gets all of them or none.
@@ -46,19 +46,19 @@ class Results {
     Results(const Results&) = delete;
     Results& operator=(const Results&) = delete;
 
-    /// A null place asks for nothing; an undefined tensor is given as null.
+    /// A null place requests nothing; an undefined tensor is given as null.
     void add(DLManagedTensor** place, const Tensor& tensor);
-    /// Writes every place. Nothing may throw after it.
+    /// Writes every place. Nothing may throw afterwards.
     void give() noexcept;
 
   private:
     std::vector<std::pair<DLManagedTensor**, DLManagedTensor*>> results_;
 };
 
-/// UserError when a pointer that must be given is null.
+/// UserError if a required pointer is null.
 void expect_given(const char* op, const char* argument, const void* pointer);
 
-/// Runs `body`; what it throws becomes the status.
+/// Runs `body`; an exception becomes the status.
 template <typename Body>
 tw_status guarded(Body&& body) noexcept {
     try {

@@ -1,4 +1,4 @@
-// The norms of the C interface.
+// The norms in the C interface.
 #include "tilewright/norm.h"
 
 #include "c_api/convert.h"

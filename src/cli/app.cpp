@@ -1,4 +1,4 @@
-// The `tilewright` program: its subcommands and how errors become exit statuses.
+// The `tilewright` program: its subcommands, and how errors become exit statuses.
 #include "cli/app.h"
 
 #include <cerrno>
@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
-constexpr int kNobodyReads = 141;  // 128 + SIGPIPE, as shells report a program that it ended
+constexpr int kNobodyReads = 141;  // 128 + SIGPIPE, as shells report death by that signal
 
-/// The subcommand that the arguments name, however deep.
+/// The subcommand that the arguments name, at any depth.
 const CLI::App& named_command(const CLI::App& app, std::span<const std::string> arguments) {
     if (!arguments.empty()) {
         for (const CLI::App* sub : app.get_subcommands({}))
@@ -29,8 +29,8 @@ const CLI::App& named_command(const CLI::App& app, std::span<const std::string> 
     return app;
 }
 
-/// Names the subcommands where the arguments should name one and do not; CLI11 would only say that
-/// one is missing.
+/// Lists the subcommands if the arguments should name one and do not; CLI11 would only say that one
+/// is missing.
 void expect_subcommand(const CLI::App& app, std::span<const std::string> arguments) {
     std::vector<std::string> names;
     for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
@@ -45,7 +45,7 @@ void expect_subcommand(const CLI::App& app, std::span<const std::string> argumen
                arguments.empty() ? "nothing" : fmt::format("`{}`", arguments.front()));
 }
 
-/// An empty value is a variable of a script that was not set, never a wish.
+/// Refuses empty values: they come from unset variables of scripts, not from intent.
 void refuse_empty_values(CLI::App& app) {
     const auto check = [](const std::string& text) {
         return text.empty() ? "expected a value but got an empty text" : "";
@@ -54,11 +54,11 @@ void refuse_empty_values(CLI::App& app) {
     for (CLI::App* sub : app.get_subcommands({})) refuse_empty_values(*sub);
 }
 
-/// CLI11's error in the words of all others: "[command] expected ... but got ...".
+/// CLI11's error in the form of all others: "[command] expected ... but got ...".
 std::string message_of(const CLI::ParseError& error, const CLI::App& command) {
     const std::string text = error.what();
     const auto kind = static_cast<CLI::ExitCodes>(error.get_exit_code());
-    // `text` up to `end`, where it ends so.
+    // `text` without its ending `end`.
     const auto before = [&](const std::string& end) {
         return text.substr(0, text.size() - std::min(end.size(), text.size()));
     };
@@ -118,7 +118,7 @@ int run_command(const std::vector<std::string>& arguments, Console& console) {
     return console.status;
 }
 
-/// While it lives, what a stream cannot write is thrown.
+/// While it lives, the stream throws if it cannot write.
 class ThrowingStream {
   public:
     explicit ThrowingStream(std::ostream& stream) : stream_(stream), before_(stream.exceptions()) {
@@ -149,7 +149,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
         return status;
     } catch (const std::ios_base::failure&) {
         const int reason = errno;
-        if (reason == EPIPE) return kNobodyReads;  // `| head` has what it wanted
+        if (reason == EPIPE) return kNobodyReads;  // a reader such as `| head` has ended
         error << fmt::format("[tilewright] could not write all of standard output{}\n",
                              reason == 0 ? "" : ": " + std::generic_category().message(reason));
         return kFailed;

@@ -28,7 +28,7 @@ struct Options {
     bool causal = false, check = false, checked = false, deterministic = true, autotune = false;
 };
 
-/// The file of the gradient of `argument`: in the format of --out.
+/// The file for the gradient of `argument`, in the format of --out.
 std::string gradient_file(const Options& options, const std::string& argument) {
     const TensorSpec out = parse_tensor_spec(options.out, "out");
     const char* extension = out.format == TensorSpec::Format::npy ? ".npy" : ".safetensors";
@@ -45,7 +45,7 @@ AttentionBlocks parse_blocks(const char* form, const std::string& text) {
     return {sizes[0], sizes[1]};
 }
 
-/// The options of the call, with what the files hold.
+/// The options of the call, with the contents of the files.
 AttentionOptions load_options(const Options& options, Console& console) {
     AttentionOptions result;
     result.scale = options.scale;
@@ -82,7 +82,7 @@ AttentionOptions load_options(const Options& options, Console& console) {
     return result;
 }
 
-/// What is written, before anything is computed: what cannot be is refused then.
+/// The files to write, checked before anything is computed.
 std::vector<PlannedTensor> planned_files(const Options& options, const AttentionOptions& loaded,
                                          DType dtype, DType value_dtype) {
     std::vector<PlannedTensor> files = {{options.out, "out", value_dtype}};
@@ -117,7 +117,7 @@ void run(const Options& options, Console& console) {
     const std::vector<PlannedTensor> planned = planned_files(options, loaded, q.dtype(), v.dtype());
     check_outputs(planned, &console.out);
 
-    // The files' tensors stay for --check; the call runs on copies where --device says.
+    // The files' tensors are kept for --check; the call runs on copies on --device.
     const auto there = [&](const Tensor& tensor) {
         return tensor.defined() ? tensor.to(device) : tensor;
     };
@@ -201,7 +201,8 @@ void add_attention(CLI::App& app, Console& console) {
          "(B) integers: keys from there on do not exist; with --cu-seqlens one for each sequence");
     file("--cu-seqlens", options->cu_seqlens,
          "(N + 1) integers from 0 to L: N sequences packed in a batch of 1");
-    file("--kv-cu-seqlens", options->kv_cu_seqlens, "the same for the keys [those of --cu-seqlens]");
+    file("--kv-cu-seqlens", options->kv_cu_seqlens,
+         "the same for the keys [those of --cu-seqlens]");
     command->add_option("--mask", options->mask, "which pairs attend: \"q >= kv\"")
         ->type_name("TEXT");
     file("--block-mask", options->block_mask,

@@ -1,4 +1,4 @@
-// The results of one attention, compared with the dense reference.
+// Compares the results of an attention call with the dense reference.
 #include "cli/attention_check.h"
 
 #include <fmt/format.h>
@@ -36,10 +36,10 @@ Array part_of(const Array& x, std::int64_t b, std::int64_t h, std::int64_t heads
     return result;
 }
 
-/// One sequence of a batch, or of those packed in the only batch, as the reference sees it.
+/// A sequence as the reference sees it: a batch, or one of those packed in the only batch.
 struct Sequence {
-    std::int64_t batch = 0;                    ///< where it lies
-    std::int64_t number = 0;                   ///< what mods and dropout see as its batch
+    std::int64_t batch = 0;                    ///< batch that contains it
+    std::int64_t number = 0;                   ///< its batch as mods and dropout see it
     std::int64_t q_first = 0, q_length = 0;    ///< its queries
     std::int64_t kv_first = 0, kv_length = 0;  ///< its keys
 };
@@ -61,7 +61,7 @@ std::vector<Sequence> sequences_of(const AttentionOptions& options, std::int64_t
     return result;
 }
 
-/// The pairs of a block mask that one sequence sees, as a mod.
+/// The part of a block mask that belongs to a sequence, as a mod.
 Mod mask_mod_of(const BlockMask& mask, const Sequence& s) {
     const auto [batches, heads, q_len, kv_len] = mask.shape();
     const BlockMask mine = (batches == 1 ? mask : mask.at(s.batch))
@@ -73,14 +73,14 @@ Mod mask_mod_of(const BlockMask& mask, const Sequence& s) {
     });
 }
 
-/// The rounding of products' operands by f32's: tf32 has 10 bits of mantissa; the parts of a
-/// bf16x3 operand hold 16, and three products leave one error each.
+/// The rounding of operands relative to f32's: tf32 has 10 bits of mantissa; the two parts of a
+/// bf16x3 operand hold 16, and each of three products adds an error.
 double rounding_by_f32(const std::string& precision) {
     if (precision == "tf32") return 0x1p-10 / 0x1p-23;
     return precision == "bf16x3" ? 3 * 0x1p-16 / 0x1p-23 : 1;
 }
 
-/// Compares with the dense reference, one (batch, kv head) at a time on all cores.
+/// Compares with the dense reference, one (batch, kv head) at a time, on all cores.
 class Checker {
   public:
     explicit Checker(const AttentionRun& run)
@@ -108,7 +108,7 @@ class Checker {
         kv_lengths_ = to_array(options.kv_lengths);
     }
 
-    /// Prints a line per result and returns whether all are within the allowed error.
+    /// Prints a line for each result and returns whether all are within the allowed error.
     bool check(const AttentionOutput& output, const AttentionGradients& gradients,
                const Tensor& dout, std::ostream& out) const {
         const DType statistics = dtype_ == f64 ? f64 : f32;
@@ -120,7 +120,7 @@ class Checker {
             results.push_back({"grad value", to_array(view(gradients.value)), dtype_});
         }
         const Array gradient = dout.defined() ? to_array(view(dout)) : Array();
-        // Gradients that all heads share are summed up, then compared.
+        // Gradients shared by all heads are summed first, then compared.
         std::vector<Shared> shared;
         if (dout.defined() && sinks_.given()) {
             shared.push_back({{"grad sinks", to_array(gradients.sinks), sinks_dtype_}});
@@ -170,7 +170,7 @@ class Checker {
                 results[r].ok = results[r].ok && error <= allowed;
             }
         });
-        elapsed.reset();  // wiped before there are results
+        elapsed.reset();  // erased before results are printed
         for (Shared& sum : shared) {
             Compared& compared = sum.compared;
             compared.error = largest_error(compared.ours, sum.exact);

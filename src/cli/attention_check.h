@@ -7,19 +7,19 @@
 
 namespace tilewright::cli {
 
-/// One attention and what it gave; tensors in the layout of the options.
+/// An attention call and its results; tensors in the layout of the options.
 struct AttentionRun {
     Tensor query, key, value;
     AttentionOptions options;
     AttentionOutput output;
     Tensor dout;  ///< undefined: no gradients
     AttentionGradients gradients = {};
-    bool on_gpu = false;  ///< where products may have another precision than f32's
+    bool on_gpu = false;  ///< products of f32 may then have less precision
 };
 
-/// Writes a line per result, "check NAME largest error E, allowed A: ok" or "WRONG", and returns
-/// whether all are ok. Allowed is what support/accuracy.h derives from the same computation in the
-/// inputs' dtype, and the precision of products. Errors: those of the reference.
+/// Writes a line for each result, "check NAME largest error E, allowed A: ok" or "WRONG", and
+/// returns whether all are ok. support/accuracy.h derives the allowed error from the same
+/// computation in the inputs' dtype and the precision of products. Throws as the reference does.
 bool check_attention(const AttentionRun& run, std::ostream& out);
 
 }  // namespace tilewright::cli

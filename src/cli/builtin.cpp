@@ -22,8 +22,8 @@
 namespace tilewright::cli {
 namespace {
 
-/// Attention with 8 heads of `queries` x `dim` elements on a GPU with as much shared memory as
-/// every one from SM80 on.
+/// Attention with 8 heads of `queries` x `dim` elements, on a GPU with the shared memory that all
+/// have from SM80 on.
 attn::tiles::GpuProblem gpu_problem(DType dtype, std::int64_t dim, std::int64_t queries) {
     return {.dtype = dtype,
             .heads = 8,
@@ -34,7 +34,7 @@ attn::tiles::GpuProblem gpu_problem(DType dtype, std::int64_t dim, std::int64_t 
             .shared_bytes = 99 * 1024};
 }
 
-/// Options of attention with 8 heads of 1024 x `dim` elements, in the blocks that its calls have.
+/// Options of attention with 8 heads of 1024 x `dim` elements, with the blocks that its calls use.
 attn::tiles::Options attention_options(DType dtype, std::int64_t dim, bool tested, bool backward,
                                        bool gpu) {
     attn::tiles::Options options{.scale = 1 / std::sqrt(static_cast<double>(dim))};
@@ -130,7 +130,7 @@ const std::map<std::string, std::function<Builtin(DType, bool)>>& table() {
     return programs;
 }
 
-/// The block, of at most `most` elements, that divides `extent` into equal parts of whole vectors.
+/// A block size of at most `most` that divides `extent` into equal parts of whole vectors.
 std::int64_t equal_block(std::int64_t extent, std::int64_t most) {
     constexpr std::int64_t kMultiple = 64;
     if (extent <= kMultiple) return std::max<std::int64_t>(extent, 1);
@@ -176,8 +176,8 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
 }
 
 Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
-    // A program packs its rows of x and columns of y once, so that large blocks pack least; yet
-    // every thread gets many programs, since threads that share a core or a host take longer.
+    // A program packs its rows of x and columns of y once, so large blocks pack least. But every
+    // thread needs many programs, because threads that share a core or a host take longer.
     constexpr std::int64_t kProgramsOfThread = 8, kLargest = 512, kSmallest = 128;
     std::int64_t block_m = equal_block(m, kLargest), block_n = equal_block(n, kLargest);
     const auto blocks = [](std::int64_t size, std::int64_t block) {
@@ -194,7 +194,7 @@ Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
                   BlockSpec({k, block_n}, [](auto, auto j) { return block(0, j); })};
     options.out = {BlockSpec({block_m, block_n}, [](auto i, auto j) { return block(i, j); })};
     options.out_type = [m, n](std::span<const Tensor> in) {
-        // Products of bytes would not fit into bytes.
+        // Products of bytes do not fit in bytes.
         const bool bytes = size_of(in[0].dtype()) == 1;
         const DType dtype = !bytes ? in[0].dtype() : is_float(in[0].dtype()) ? f32 : i32;
         return std::vector<TensorType>{{dtype, {m, n}}};
@@ -207,8 +207,8 @@ Call matmul(std::int64_t m, std::int64_t n, std::int64_t k) {
 }
 
 Call softmax(std::int64_t n, bool gpu) {
-    // Programs of a GPU wait for memory side by side: there a row that fills some warps is one. A
-    // CPU's fetches its next row while it works, so many rows are one.
+    // On a GPU, programs wait for memory in parallel, so a row that fills some warps is a program.
+    // On a CPU, a program prefetches its next row while it works, so it has many rows.
     const std::int64_t rows = gpu && n >= 1024 ? 1 : 8;
     const std::int64_t most = gpu ? std::numeric_limits<std::int64_t>::max() : 512;
     CallOptions options;

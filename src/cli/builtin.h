@@ -9,15 +9,15 @@
 
 namespace tilewright::cli {
 
-/// z[m, n] = x[m, k] y[k, n], all of one dtype: one program per 256 x 512 block of z, with all of
-/// k.
+/// z[m, n] = x[m, k] y[k, n]; inputs of one byte give f32 or i32, others their own dtype. A program
+/// computes a block of z of up to 512 x 512 with all of k.
 Call matmul(std::int64_t m, std::int64_t n, std::int64_t k);
 
-/// Softmax of every row of x[rows, n]. On a GPU `exp` is the hardware's, of relative error 2^-22,
-/// where the results have 16 bits.
+/// Softmax of every row of x[rows, n]. On a GPU with 16-bit results, `exp` is the hardware's, with
+/// a relative error of 2^-22.
 Call softmax(std::int64_t n, bool gpu);
 
-/// A program with inputs of a usual size.
+/// A program with inputs of typical size.
 struct Builtin {
     Call call;
     std::vector<Tensor> inputs;
@@ -26,25 +26,25 @@ struct Builtin {
 /// Names that `builtin` knows, in alphabetical order.
 std::vector<std::string> builtin_names();
 
-/// Texts of mods and the arrays that they read; an empty text is no mod.
+/// Texts of mods and the arrays that they read; empty text means no mod.
 struct ModTexts {
     std::string mask, score;
     Bindings arrays = {};
 };
 
-/// The call for the extents it is given alone, so that its text runs by itself, as in twj.op.
+/// The call for fixed extents only, so that its text can run by itself, as in twj.op.
 Call fixed(const Call& call);
 
-/// Attention with mods from texts, as `dump flex` shows it, in the blocks of a CPU or of a GPU.
+/// Attention with mods from text, as `dump flex` shows it, with the blocks for a CPU or a GPU.
 Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu);
 
-/// The program `name` for elements of `dtype`. UserError names the known ones.
+/// The program `name` for elements of `dtype`. UserError lists the names if it is not one.
 Builtin builtin(const std::string& name, DType dtype, bool gpu);
 
-/// The float dtype that --dtype names. UserError for anything else.
+/// The float dtype that --dtype names. UserError for other text.
 DType float_dtype(const char* op, const std::string& text);
 
-/// Repeatable values, uniform in [-1, 1); integers in [-128, 128), u8 in [0, 256).
+/// Reproducible values, uniform in [-1, 1); integers in [-128, 128), u8 in [0, 256).
 Tensor random_values(DType dtype, Tensor::Dims shape, std::uint32_t seed);
 
 }  // namespace tilewright::cli

@@ -1,4 +1,4 @@
-// `tilewright cache`: what is kept on disk, and getting rid of it.
+// `tilewright cache`: lists what is kept on disk and removes it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One cache for each folder below the root: kernels, autotuning results.
+// A cache for each folder below the root: kernels, autotuning results.
 std::vector<DiskCache> find_caches() {
     if (const std::optional<std::string> why = distrust(cache_root()))
         user_error("cache", "expected a folder that nobody else may write but {}", *why);
@@ -34,10 +34,10 @@ void list(std::ostream& out) {
     std::size_t entries = 0;
     for (const DiskCache& cache : find_caches()) {
         for (const DiskCache::Entry& entry : cache.list()) {
-            // Keys may carry whole sources: the first line tells them apart well enough.
+            // Keys may contain whole sources; the first line identifies them well enough.
             std::string key = entry.key.substr(0, entry.key.find('\n'));
             if (key.size() > 80) key = key.substr(0, 77) + "...";
-            // What was tuned is worth little without the choice, which is the first line.
+            // A tuned call is of little use without the choice, which is the first line.
             if (cache.folder().filename() == "autotune") {
                 const std::string text = cache.get(entry.key).value_or("");
                 key += ": " + text.substr(0, text.find('\n'));

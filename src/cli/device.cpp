@@ -1,4 +1,4 @@
-// --device as a text.
+// Parses the value of --device.
 #include <fmt/ranges.h>
 
 #include "cli/command.h"

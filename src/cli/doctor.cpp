@@ -1,4 +1,4 @@
-// `tilewright doctor`: the library's report of this machine.
+// `tilewright doctor`: the library's report on this machine.
 #include "cli/command.h"
 #include "tilewright/system.h"
 

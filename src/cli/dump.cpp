@@ -1,4 +1,4 @@
-// `tilewright dump`: programs as text, or on a page of HTML.
+// `tilewright dump`: programs as text or on an HTML page.
 #include <fmt/format.h>
 
 #include <map>
@@ -26,7 +26,7 @@ struct DumpOptions {
     bool optimised = false;
 };
 
-/// The scheduled form of a program after a pass, for arrays as below.
+/// The scheduled form of a program after a pass, for arrays that are aligned and row-major.
 std::string schedule_text(const ir::Function& function, const DumpOptions& options) {
     namespace schedule = cuda::schedule;
     const std::string& arch = options.choice.arch;
@@ -48,7 +48,7 @@ std::string schedule_text(const ir::Function& function, const DumpOptions& optio
 
 void dump_page(const DumpOptions& options, Console& console) {
     const std::string arch = options.choice.arch.empty() ? "sm_80" : options.choice.arch;
-    // In the blocks of a CPU, which both machines take.
+    // With the blocks for a CPU, which both machines support.
     const std::string text = choose_kernel("dump", options.choice, false, true, console.input);
     const std::string page = program_page(text, arch);
     if (options.html == "-") {
@@ -59,7 +59,7 @@ void dump_page(const DumpOptions& options, Console& console) {
     console.error << fmt::format("{}: {} KiB\n", options.html, (page.size() + 1023) / 1024);
 }
 
-/// The same program for every --to: that of a GPU where --arch or --to speaks of one.
+/// Shows the same program for every --to: the one for a GPU if --arch or --to refers to one.
 void dump(DumpOptions options, Console& console) {
     std::string& arch = options.choice.arch;
     if (!options.html.empty()) {

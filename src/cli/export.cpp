@@ -37,7 +37,7 @@ ExportOptions export_options(const Options& given, std::vector<std::string> name
     return options;
 }
 
-/// Attention of fixed sizes; what the mods read is kept in the artifact.
+/// Attention of fixed sizes; the artifact contains the arrays that mods read.
 void export_attention(const Options& given, DType dtype) {
     const bool backward = given.kernel == "attention_backward";
     const std::int64_t b = given.batch, h = given.heads, l = given.seq_len, e = given.head_dim;
@@ -59,7 +59,7 @@ void export_attention(const Options& given, DType dtype) {
     if (!given.mask.empty()) mask = parse_mod(given.mask, arrays, Mod::Kind::mask);
     if (!given.score.empty()) options.score_mod = parse_mod(given.score, arrays, Mod::Kind::score);
     expect_bindings_read("export", arrays, {mask, options.score_mod});
-    // A mask that reads arrays is evaluated now; others may be ranges of keys, which cost nothing.
+    // A mask that reads arrays is evaluated now; others may become ranges of keys, at no cost.
     if (mask.defined() && !mask.captures().empty())
         options.block_mask = create_block_mask(mask, b, h, l, s);
     else
@@ -112,7 +112,7 @@ void export_attention(const Options& given, DType dtype) {
                      gradients(options), exported);
 }
 
-/// RMSNorm or LayerNorm of rows.
+/// RMSNorm or LayerNorm of the rows of a matrix.
 void export_norm(const Options& given, DType dtype) {
     const auto shape = parse_integers("export", "--shape ROWS,COLUMNS", given.shape, 2, 2);
     for (const std::int64_t extent : shape)

@@ -1,7 +1,7 @@
 // Writes cpu/simd/compiled_runs.inl: the fused runs that norms and softmax are lowered to.
 //
 // usage: generate_compiled_runs FILE            writes it
-//        generate_compiled_runs --check FILE    status 1 where it is not what would be written
+//        generate_compiled_runs --check FILE status 1 if it differs from what would be written
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -42,7 +42,7 @@ std::string text_of(const FusedPlace& place) {
     return place.kind == Kind::splat ? "kSplat" : "kInLanes";
 }
 
-/// A step in the functions of vector_compiled_runs.cpp; none where they cannot write it.
+/// A step in terms of the functions of vector_compiled_runs.cpp; nullopt if they do not cover it.
 std::optional<std::string> step_text(const FusedShape& shape) {
     const FusedKey& key = shape.key;
     const FusedPlace &first = shape.place[0], &second = shape.place[1];
@@ -82,7 +82,7 @@ struct Run {
     std::string text, programs;
 };
 
-/// Gathers the runs of programs, each once.
+/// Collects the runs of programs, each once.
 class Runs {
   public:
     void add(const std::string& program, const Call& call, const std::vector<Tensor>& inputs) {
@@ -129,7 +129,7 @@ class Runs {
     std::vector<Run> runs_;
 };
 
-/// The steps of a long row, which no built-in program has.
+/// Adds the steps for long rows, which no built-in program has.
 void add_long_rows(Runs& runs, DType dtype, bool layer) {
     const std::int64_t n = 2 * norm::kLongestTile, rows = 4;
     const norm::Options options{.layer = layer,

@@ -1,4 +1,4 @@
-// A signal handler that writes what was prepared, and ends the process.
+// A signal handler that writes what was prepared and ends the process.
 #include "cli/interrupt.h"
 
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 struct Legacy {
     std::string words, data;
 };
-// Old ones are kept until the end of the process: the handler may be reading one.
+// Old ones are never freed: the handler may be reading one.
 std::atomic<const Legacy*> g_legacy{nullptr};
 
 void write_all(int file, const std::string& text) {

@@ -1,4 +1,4 @@
-// What a run leaves when Ctrl-C ends it.
+// What a run writes when Ctrl-C ends it.
 #pragma once
 
 #include <csignal>
@@ -6,8 +6,8 @@
 
 namespace tilewright::cli {
 
-/// While it lives, SIGINT and SIGTERM end the process at once with status 130 and 143 after writing
-/// the last words and data that were left here. One at a time.
+/// While it lives, SIGINT and SIGTERM write the words and data that were left last and end the
+/// process at once with status 130 and 143. Only one may exist at a time.
 class OnInterrupt {
   public:
     OnInterrupt();
@@ -15,7 +15,7 @@ class OnInterrupt {
     OnInterrupt(const OnInterrupt&) = delete;
     OnInterrupt& operator=(const OnInterrupt&) = delete;
 
-    /// Then `words` go to standard error, `data` to standard output.
+    /// Leaves `words` for standard error and `data` for standard output.
     static void leave(std::string words, std::string data);
 
   private:

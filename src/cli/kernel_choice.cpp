@@ -1,4 +1,4 @@
-// The program that `dump` and `explain` are about.
+// Chooses the program that `dump` and `explain` describe.
 #include "cli/kernel_choice.h"
 
 #include <fmt/format.h>

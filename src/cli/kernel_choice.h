@@ -1,4 +1,4 @@
-// The program that `dump` and `explain` are about.
+// The program that `dump` and `explain` describe.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tilewright::cli {
 
-/// A built-in program, or a file of IR text, and the options that say which form of it.
+/// A built-in program or a file of IR text, and the options that select its form.
 struct KernelChoice {
     std::string kernel, dtype, arch;
     std::string mask, score;
@@ -18,8 +18,8 @@ struct KernelChoice {
 /// Adds the argument and the options.
 void add_kernel_choice(CLI::App& command, KernelChoice& choice);
 
-/// The IR text of the program: in the blocks of a CPU and for fixed extents or, `gpu`, as calls run
-/// it there. With `lines` it names the lines of the source, where they are known.
+/// The IR text of the program: with the blocks for a CPU and fixed extents or, if `gpu`, as calls
+/// run it there. `lines` adds source lines where they are known.
 std::string choose_kernel(const char* op, const KernelChoice& choice, bool gpu, bool lines,
                           StandardInput& input);
 

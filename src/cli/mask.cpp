@@ -1,5 +1,5 @@
-// `tilewright mask`: a mask from text as a picture, with its sparsity, size and build time, and as
-// a file.
+// `tilewright mask`: shows a mask from text as a picture with its sparsity, size and build time,
+// and writes it to a file.
 #include "tilewright/mask.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ std::string size_text(std::int64_t bytes) {
     return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
 }
 
-/// The picture into a file, or onto standard output for `-`.
+/// Writes the picture to a file, or to standard output for `-`.
 void draw(const BlockMask& mask, const std::string& path, bool png, std::ostream& out) {
     if (path == "-") {
         out << (png ? mask.png() : mask.svg());
@@ -70,7 +70,7 @@ void make_mask(const MaskOptions& options, Console& console) {
                                  options.q_len, options.kv_len, block);
     }();
     const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
-    // Large masks are described in their blocks, whose number grows with the square of the length.
+    // Drawing a large mask takes a while: the number of blocks grows with the square of the length.
     const auto& data = *mask.state()->data;
     std::int64_t full = 0;
     for (const mask::Run& run : data.runs) full += run.full() ? run.count : 0;

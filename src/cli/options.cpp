@@ -1,4 +1,4 @@
-// Kinds of options that several commands have: sizes, lists of them, threads, choices.
+// Kinds of options that several commands share: sizes, lists of sizes, threads, choices.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// `tilewright precompile`: attention's kernels without a mod, as packages bring them.
+// `tilewright precompile`: compiles attention's kernels without mods, which packages include.
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -37,18 +37,18 @@ std::vector<DType> parse_dtypes(const std::string& text) {
     return dtypes;
 }
 
-/// The pack that the file was before, where this NVRTC made it.
+/// The existing pack in the file, if this version of NVRTC made it.
 cuda::KernelPack earlier(const std::string& file) {
     try {
         cuda::KernelPack pack(file);
         if (pack.compiler() == cuda::nvrtc_report().version) return pack;
-    } catch (const UserError&) {  // none, or of another version
+    } catch (const UserError&) {  // there is none, or it has another version
     }
     return cuda::KernelPack("");
 }
 
-/// Compiles with so many threads what the earlier pack lacks; the cubins by source key. The first
-/// failure is thrown.
+/// Compiles what the earlier pack lacks on `jobs` threads and returns the cubins by source key.
+/// Throws the first failure.
 std::map<std::string, std::string> compile_all(const std::vector<cuda::CompileRequest>& units,
                                                const cuda::KernelPack& before, std::size_t jobs) {
     std::map<std::string, std::string> cubins;

@@ -1,4 +1,4 @@
-// What a terminal shows while something takes long.
+// Progress shown on a terminal during long work.
 #include "cli/progress.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What a terminal shows while something takes long.
+// Progress shown on a terminal during long work.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@
 
 namespace tilewright::cli {
 
-/// Draws `label [######......] 50%` over and over on one line, and wipes it at the end. Nothing is
-/// drawn before `delay` seconds have passed, so that short work leaves no trace.
+/// Redraws `label [######......] 50%` on one line and erases it at the end. Draws nothing before
+/// `delay` seconds have passed, so that short work shows nothing.
 class Progress {
   public:
     /// On standard error where that is a terminal, else silent.
@@ -23,22 +23,22 @@ class Progress {
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    /// `done` of the work, in [0, 1], is finished. Any thread may call it; it draws ten times a
-    /// second at most.
+    /// Reports that the fraction `done` of the work, in [0, 1], is finished. Any thread may call
+    /// it; draws at most ten times a second.
     void update(double done);
 
   private:
     using Clock = std::chrono::steady_clock;
 
     std::string label_;
-    std::ostream* out_;  ///< null: silent
+    std::ostream* out_;  ///< null if silent
     std::mutex mutex_;
     Clock::time_point next_;  ///< when to draw again
     bool drawn_ = false;
 };
 
-/// Draws `label, 12 s` every second on one line while it lives, after two seconds, for work that
-/// seldom or never tells how far it is; `label, 12 s, 25%` once it has.
+/// While it lives, draws `label, 12 s` on one line every second, starting after two seconds, for
+/// work that rarely or never reports progress; `label, 12 s, 25%` once it has.
 class Elapsed {
   public:
     /// On standard error where that is a terminal, else silent.
@@ -49,7 +49,7 @@ class Elapsed {
     Elapsed(const Elapsed&) = delete;
     Elapsed& operator=(const Elapsed&) = delete;
 
-    /// `done` of the work, in [0, 1], is finished. Any thread may call it.
+    /// Reports that the fraction `done` of the work, in [0, 1], is finished. Thread-safe.
     void update(double done) { share_ = done; }
 
   private:

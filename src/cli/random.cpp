@@ -1,4 +1,4 @@
-// `tilewright random`: files of test data.
+// `tilewright random`: writes files of test data.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Tensor random_integers(const RandomOptions& options, DType dtype, const Tensor::
     std::vector<std::int64_t> range = {0, dtype == boolean ? 2 : 100};
     if (!options.range.empty())
         range = parse_integers("random", "--range LOW,HIGH", options.range, 2, 2);
-    // Only what i64 and u64 share: Tensor's elements are set through i64.
+    // Only values that i64 holds, because elements are set through i64.
     const int bits = 8 * size_of(dtype) - (!is_signed(dtype) ? 0 : 1);
     const std::int64_t most = dtype == boolean ? 1 : bits >= 63 ? INT64_MAX : (1LL << bits) - 1;
     const std::int64_t least = dtype == boolean || !is_signed(dtype) ? 0 : -most - 1;
@@ -44,8 +44,8 @@ Tensor random_integers(const RandomOptions& options, DType dtype, const Tensor::
     return Tensor::from_vector(values, shape, i64).to(dtype);
 }
 
-/// Along the last dimension ids 0, 0, ..., 1, 1, ... of documents of random lengths of 1 at least;
-/// or where those begin, and the whole length.
+/// Along the last dimension, ids 0, 0, ..., 1, 1, ... of documents with random lengths of at least
+/// 1; or the positions where those begin, and the total length.
 Tensor random_documents(const RandomOptions& options, DType dtype, Tensor::Dims shape) {
     const std::int64_t length = shape.back(), count = options.documents;
     if (count < 1 || count > length)

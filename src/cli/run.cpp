@@ -1,4 +1,4 @@
-// `tilewright run`: a program of IR text on arrays from files.
+// `tilewright run`: runs a program of IR text on arrays from files.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +24,7 @@ struct RunOptions {
     bool checked = false, profile = false;
 };
 
-/// "NAME=FILE", or a file alone, whose name is then empty.
+/// "NAME=FILE", or only a file, in which case the name is empty.
 struct NamedFile {
     std::string name, file;
 };
@@ -35,7 +35,7 @@ NamedFile parse_named(const std::string& text) {
     return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
-/// Files by parameter: those with names first, the others in order.
+/// Files by parameter: first those with names, then the others in order.
 std::vector<std::optional<std::string>> assigned(const char* option,
                                                  const std::vector<std::string>& texts,
                                                  const std::vector<Program::Parameter>& parameters,
@@ -75,7 +75,7 @@ std::vector<std::optional<std::string>> assigned(const char* option,
 
 std::string text_of(const std::string& path, StandardInput& input) {
     if (path == "-") {
-        input.take_npy();  // whole, so that no array comes from it too
+        input.take_npy();  // marks it as used, so that no array reads it too
         return input.bytes();
     }
     if (!std::filesystem::is_regular_file(path))
@@ -87,7 +87,8 @@ std::string text_of(const std::string& path, StandardInput& input) {
     return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-/// Times of some more runs: the first one fetches pages. Programs that update arrays run once.
+/// Profiles a few more runs, because the first one touches new pages. Programs that update arrays
+/// run only once.
 void report_profile(const Program& program, const std::vector<Tensor>& arrays,
                     const RunOptions& options, Console& console) {
     constexpr int kMoreRuns = 9;
@@ -114,7 +115,7 @@ void run_kernel(const RunOptions& options, Console& console) {
     std::vector<bool> is_input(parameters.size());
     std::vector<bool> is_output(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-        // Of arrays that share memory the last is the result, and the others are read.
+        // Of arrays that share memory, the last is the result and the others are read.
         const auto& [name, type, written, group] = parameters[i];
         const bool last = std::none_of(
             parameters.begin() + i + 1, parameters.end(),

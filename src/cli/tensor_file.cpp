@@ -1,4 +1,4 @@
-// Tensors in files: specifications, and files that are added to.
+// Tensors in files: parses specifications, reads files and adds to them.
 #include "cli/tensor_file.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ constexpr std::string_view kNpy = ".npy";
 constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::string_view kReservedName = "__metadata__";
 
-/// Holds off other processes that add to files of this folder, where the file system can.
+/// Locks out other processes that add to files in this folder, if the file system supports that.
 class FolderLock {
   public:
     explicit FolderLock(const std::string& path) {
@@ -57,7 +57,7 @@ struct File {
     std::vector<std::pair<std::string, const Output*>> members;
 };
 
-/// The files of the outputs, each once, however its path is spelled.
+/// The files of the outputs, each once, regardless of how paths are spelled.
 template <typename Output>
 std::vector<File<Output>> by_file(const std::vector<Output>& outputs) {
     std::vector<File<Output>> files;
@@ -103,7 +103,7 @@ TensorSpec parse_tensor_spec(const std::string& spec, const std::string& default
     if (spec.ends_with(kSafetensors)) {
         return {TensorSpec::Format::safetensors, spec, default_name};
     }
-    // The last such colon: folders may contain anything, names of tensors rarely `.safetensors:`.
+    // The last such colon: folders may contain it, but tensor names rarely contain `.safetensors:`.
     const std::string separator = std::string(kSafetensors) + ":";
     const std::size_t at = spec.rfind(separator);
     if (at == std::string::npos || at + separator.size() == spec.size()) {

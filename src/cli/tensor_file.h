@@ -1,4 +1,4 @@
-// Tensors in files: which format a file has, and reading and writing by specification.
+// Tensors in files: formats, and reading and writing by specification.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace tilewright::cli {
 
-/// Standard input, read once as a whole where `-` asks for it.
+/// Standard input, read once as a whole if `-` asks for it.
 class StandardInput {
   public:
     explicit StandardInput(std::istream& stream) : stream_(stream) {}
     /// All of it. UserError for a terminal.
     const std::string& bytes();
-    /// UserError from the second call on: an array of .npy is for one option.
+    /// UserError from the second call on: only one option may use an .npy array.
     void take_npy();
 
   private:
@@ -28,48 +28,46 @@ class StandardInput {
 };
 
 /// Reads the tensor that `spec` names: `FILE.npy`, `FILE.safetensors` or `FILE.safetensors:NAME`,
-/// where NAME defaults to `default_name`; `-` and `-:NAME` are standard input, of either format.
-/// The result is row-major. UserError when there is no such file or tensor, when the file is not
-/// what it claims to be, or for `-` without `input`.
+/// where NAME defaults to `default_name`; `-` and `-:NAME` are standard input, in either format.
+/// The result is row-major. UserError if there is no such file or tensor, if the file is malformed,
+/// or for `-` without `input`.
 Tensor load_tensor(const std::string& spec, const std::string& default_name,
                    StandardInput* input = nullptr);
 
-/// One tensor on its way to a file; `spec` and `default_name` as in load_tensor.
+/// A tensor to write to a file; `spec` and `default_name` as in load_tensor.
 struct OutputTensor {
     std::string spec;
     std::string default_name;
-    Tensor tensor;  ///< of any strides, on the CPU
+    Tensor tensor;  ///< with any strides, on the CPU
 };
 
-/// Writes tensors, those that share a .safetensors file into one. What such a file holds under
-/// other names stays, also where several processes add to it. `-` is `out` as .npy, `-:NAME` as
-/// .safetensors. Every file appears whole under its name or not at all. UserError as from
-/// `check_outputs`, and when a file cannot be written or added to.
+/// Writes tensors; several may go to one .safetensors file. Its tensors with other names are kept,
+/// even if several processes add to it. `-` is `out` as .npy, `-:NAME` as .safetensors. Every file
+/// appears under its name complete or not at all. UserError as from `check_outputs`, and if a file
+/// cannot be written or added to.
 void save_tensors(const std::vector<OutputTensor>& outputs, std::ostream* out = nullptr);
 
-/// A tensor that is yet to be computed.
+/// A tensor that has not been computed yet.
 struct PlannedTensor {
     std::string spec;
     std::string default_name;
     DType dtype = DType::f32;
 };
 
-/// UserError when save_tensors would refuse them for certain: two tensors claim one place, a format
-/// cannot hold a dtype, a folder cannot be written, a .safetensors file to add to is unsound.
+/// UserError if save_tensors would certainly refuse them: two tensors have the same destination, a
+/// format cannot hold a dtype, a folder cannot be written, a .safetensors file is malformed.
 void check_outputs(const std::vector<PlannedTensor>& outputs, const std::ostream* out = nullptr);
 
-/// True when one of the specifications writes to standard output.
+/// True if one of the specifications writes to standard output.
 bool use_standard_output(const std::vector<std::string>& specs);
 
-/// The arrays of options --bind NAME=FILE. UserError "[op] ..." for other forms and for a name
-/// given twice.
+/// The arrays of options --bind NAME=FILE. UserError "[op] ..." for other forms and repeated names.
 Bindings load_bindings(const char* op, const std::vector<std::string>& texts,
                        StandardInput* input = nullptr);
-/// UserError "[op] ..." for an array that none of the mods, where defined, reads.
+/// UserError "[op] ..." for an array that none of the defined mods reads.
 void expect_bindings_read(const char* op, const Bindings& arrays, const std::vector<Mod>& mods);
 
-/// A specification taken apart; `name` is empty for files of .npy, `path` is `-` for standard input
-/// and output.
+/// A parsed specification; `name` is empty for .npy, `path` is `-` for standard input and output.
 struct TensorSpec {
     enum class Format : std::uint8_t { npy, safetensors };
     Format format = Format::npy;

@@ -10,13 +10,13 @@
 
 namespace tilewright::cli {
 
-/// While it lives, and where it is `wanted`, every choice of the autotuner is printed as a table.
+/// While it lives, if `wanted`, prints every choice of the autotuner as a table.
 class TuningTables {
   public:
     TuningTables(bool wanted, std::ostream& out) : wanted_(wanted) {
         if (!wanted) return;
         run::listen_to_tuning([&out](const run::Tuning& tuning) {
-            // What follows is the strides, which tell two choices apart but help no reader.
+            // The strides that follow distinguish choices but do not help a reader.
             const std::string call = tuning.what.substr(0, tuning.what.find(", autotune"));
             out << fmt::format("{}\n{}{}\n", call, tuning.table,
                                tuning.remembered ? "(from the disk cache)\n" : "")

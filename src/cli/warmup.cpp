@@ -1,5 +1,4 @@
-// `tilewright warmup`: calls of attention on zeros, so that their kernels are compiled before they
-// are wanted.
+// `tilewright warmup`: calls attention on zeros, so that its kernels are compiled in advance.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +21,7 @@
 namespace tilewright::cli {
 namespace {
 
-/// One call: what its shapes and its kernels depend on.
+/// A call: everything that its shapes and kernels depend on.
 struct WarmCall {
     std::int64_t batch = 1, heads = 1, kv_heads = 0, q_len = 0, kv_len = 0, head_dim = 128;
     std::int64_t value_dim = 0;
@@ -30,7 +29,7 @@ struct WarmCall {
     bool causal = false, backward = false, deterministic = true;
 };
 
-/// A field of a call under its option's name, "--kv-len", or its key in a file, "kv_len".
+/// Visits the fields of a call with their names: "kv_len" in files, for the option "--kv-len".
 template <typename Visit>
 void each_field(WarmCall& call, const Visit& visit) {
     visit("batch", call.batch, "sequences [1]");
@@ -95,7 +94,7 @@ WarmCall read_call(const nlohmann::json& record, const WarmCall& usual) {
     return call;
 }
 
-/// The calls of a file, a list of objects; what one leaves out is as the options say.
+/// The calls in a file, a list of objects; what an object leaves out comes from the options.
 std::vector<WarmCall> read_calls(const std::string& file, const WarmCall& usual) {
     std::ifstream in(file);
     if (!in) user_error("warmup", "expected a file that can be read but got {}", file);
@@ -108,7 +107,7 @@ std::vector<WarmCall> read_calls(const std::string& file, const WarmCall& usual)
     return calls;
 }
 
-/// What a call runs with, checked before anything is compiled.
+/// The arguments of a call, checked before anything is compiled.
 struct Prepared {
     DType dtype;
     Tensor::Dims query, key, value;

@@ -14,7 +14,7 @@ using ir::Op;
 
 constexpr int kMaxDepth = 16;
 
-// Forms stay far from overflow, whatever positions they are of.
+// Bounds that keep forms far from overflow at any position.
 bool is_factor(std::int64_t x) {
     constexpr std::int64_t kMost = std::int64_t{1} << 20;
     return -kMost <= x && x <= kMost;
@@ -54,7 +54,7 @@ std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Progr
 
 std::optional<Affine> find_any(const StripSource& source, const Makers& makers,
                                const Program& program, int depth) {
-    // Narrow types wrap around too soon.
+    // Narrow types wrap around too early.
     if (depth == 0 || (source.dtype != DType::i32 && source.dtype != DType::i64)) return {};
     Affine result;
     if (const auto constant = constant_of(source, program)) {
@@ -76,7 +76,7 @@ std::optional<Affine> find_any(const StripSource& source, const Makers& makers,
     const StripOp& op = found->second;
     if (op.kind != StripOp::Kind::map || op.super != Super::none) return {};
     if (op.out == source && op.out.row_stride != 0) return of_op(op, makers, program, depth - 1);
-    // The maker sees a vector as lanes; here its elements may lie along rows or lanes.
+    // The maker sees a vector as lanes; here its elements may be along rows or lanes.
     if (op.out.row_stride != 0 || op.out.lane_stride != 1) return {};
     const auto vector = of_op(op, makers, program, depth - 1);
     if (!vector) return {};

@@ -8,11 +8,11 @@
 
 namespace tilewright::cpu {
 
-/// Ops by the buffer they write, as long as only one does.
+/// The ops that write each buffer, as long as there is only one.
 using Makers = std::map<std::uint32_t, StripOp>;
 
-/// `source` as a function of row and lane, when it is built of scalars and iotas by additions,
-/// subtractions and multiplications by constants. Positions are taken not to overflow their type.
+/// `source` as a function of row and lane, when it is built from scalars and iotas by additions,
+/// subtractions and multiplications by constants. Positions are assumed not to overflow their type.
 std::optional<Affine> affine_form(const StripSource& source, const Makers& makers,
                                   const Program& program);
 

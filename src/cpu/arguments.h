@@ -1,4 +1,4 @@
-// Arguments of a call against the kernel that gets them.
+// Checks the arguments of a call against the kernel.
 #pragma once
 
 #include "ir/function.h"
@@ -6,8 +6,8 @@
 
 namespace tilewright::cpu {
 
-/// UserError when the number of Refs or scalars, the grid, an extent, or a null pointer does not
-/// fit the kernel; names the parameter.
+/// UserError when the number of Refs or scalars, the grid, an extent or a null pointer does not fit
+/// the kernel; it names the parameter.
 void check_arguments(const ir::Function& kernel, const ir::Arguments& arguments);
 
 }  // namespace tilewright::cpu

@@ -16,7 +16,6 @@ std::int64_t aligned(std::int64_t bytes) {
     return ceil_div(bytes, kAlignment) * kAlignment;
 }
 
-/// A set of buffers.
 class BufferSet {
   public:
     explicit BufferSet(std::size_t size = 0) : words_((size + 63) / 64) {}
@@ -44,7 +43,7 @@ class BufferSet {
     std::vector<std::uint64_t> words_;
 };
 
-/// What one instruction does to buffers.
+/// The effect of one instruction on buffers.
 struct Effect {
     std::vector<std::uint32_t> reads, writes, kills;
 };
@@ -57,7 +56,7 @@ class MemoryAssignment {
         interferes_.assign(size_, BufferSet(size_));
     }
 
-    /// Returns the bytes that buffers take.
+    /// Returns the total bytes of the buffers.
     std::int64_t run() {
         collect_effects();
         find_live_out();
@@ -81,7 +80,7 @@ class MemoryAssignment {
         for (const Instruction& instruction : program_.code) {
             Effect effect;
             visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
-                // Whoever reads a view may be reading the copy that it stands for.
+                // A read of a view may read the copy that the view points to.
                 if (home == Home::view && use == Use::read) {
                     effect.reads.push_back(copy_of_view.at(index));
                 }
@@ -135,7 +134,7 @@ class MemoryAssignment {
         if (const auto* jump = std::get_if<JumpUnless>(&instruction)) return {i + 1, jump->target};
         if (const auto* test = std::get_if<LoopTest>(&instruction)) return {i + 1, test->target};
         if (const auto* next = std::get_if<LoopNext>(&instruction)) {
-            // It ends the loop itself when the induction variable overflows.
+            // The loop also ends here, when the induction variable overflows.
             return {next->target, i + 1};
         }
         return {i + 1};
@@ -171,7 +170,7 @@ class MemoryAssignment {
         }
     }
 
-    /// A copy between buffers of one layout.
+    /// True for a copy between buffers of the same layout.
     bool copies_whole(const Move& move) const {
         const Tile &in = move.in, &out = move.out;
         return move.whole && in.home == Home::buffer && out.home == Home::buffer &&
@@ -182,8 +181,8 @@ class MemoryAssignment {
                program_.buffers[in.index].bytes == program_.buffers[out.index].bytes;
     }
 
-    /// True when a chain may write `out` over `in`: each element is read for the last time by the
-    /// op that writes it, or by an earlier one.
+    /// True when a chain may write `out` over `in`: the last read of each element is by the op that
+    /// writes it, or by an earlier one.
     bool may_share(const Instruction& instruction, std::uint32_t in, std::uint32_t out) const {
         const auto* chain = std::get_if<Chain>(&instruction);
         if (!chain) return false;
@@ -233,10 +232,10 @@ class MemoryAssignment {
     }
 
     void coalesce() {
-        // A copy that goes saves more than a place that is shared.
+        // Copies first: a copy that is removed saves more than memory that is shared.
         join(copies_);
         join(in_place_);
-        // What was not joined must not overlap by chance, shifted by some rows.
+        // Pairs that were not joined must not overlap at some other offset.
         for (const auto& [a, b] : in_place_) interfere(root(a), root(b));
     }
 
@@ -270,7 +269,8 @@ class MemoryAssignment {
         }
     }
 
-    /// Lets every operand name the buffer it shares, and drops copies onto themselves.
+    /// Makes every operand name the buffer whose memory it shares, and removes copies onto
+    /// themselves.
     void rename() {
         for (std::uint32_t i = 0; i < size_; ++i) {
             program_.buffers[i].offset = program_.buffers[root(i)].offset;
@@ -303,16 +303,16 @@ class MemoryAssignment {
     Program& program_;
     std::size_t size_;
     std::vector<std::uint32_t> root_;
-    std::vector<bool> used_;  ///< by an instruction; others became strip temporaries
+    std::vector<bool> used_;  ///< by an instruction; the others became strip temporaries
     std::vector<Effect> effects_;
     std::vector<BufferSet> live_out_;
     std::vector<BufferSet> interferes_;
-    Pairs copies_;    ///< may share one place: then nothing is copied
-    Pairs in_place_;  ///< only if exactly the same
+    Pairs copies_;    ///< may share memory, which removes the copy
+    Pairs in_place_;  ///< may share memory only at the same offset
     std::int64_t end_ = 0;
 };
 
-/// True when a run reads nothing that it writes, and adds to nothing.
+/// True when a run reads nothing that it writes and has no reductions.
 bool may_repeat(const Chain& chain, const FusedRun& run) {
     if (!run.reductions.empty()) return false;
     const auto same = [](const StripSource& a, const StripSource& b) {

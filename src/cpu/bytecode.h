@@ -1,4 +1,4 @@
-// The bytecode of the tile machine: where tiles live and what instructions do to them.
+// The bytecode of the tile machine: where tiles are and what instructions do to them.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace tilewright::cpu {
 
-/// Lanes of a panel: the unit in which tiles are stored and computed.
+/// Lanes of a panel, the unit in which tiles are stored and computed.
 inline constexpr std::int64_t kPanelLanes = 64;
 
 /// Elements of a strip: 16 rows of a panel, so that a chain's temporaries stay in the L1 cache.
@@ -32,17 +32,17 @@ constexpr std::array<T, ir::kMaxTileRank> every_axis(T value) {
     return result;
 }
 
-/// What an operand's address is relative to.
+/// What the address of an operand is relative to.
 enum class Home : std::uint8_t {
     none,
     buffer,    ///< a tile buffer in the arena of the running thread
     constant,  ///< read-only data of the program; `index` is a byte offset
     slot,      ///< a scalar register
     view,      ///< a rectangle of a global array, its pointer and strides known at run time
-    strip,     ///< a temporary of a strip chain, alive for one strip only
+    strip,     ///< a temporary of a strip chain, live for one strip only
 };
 
-/// Where the elements of a tile value lie. Element c is at the sum over axes of c[a] * stride[a],
+/// Where the elements of a tile value are. Element c is at the sum over axes of c[a] * stride[a],
 /// except along the lane axis of a panel-major tile: lane l is at (l / width) * panel_stride + l %
 /// width. Broadcast axes have stride 0.
 struct Tile {
@@ -57,13 +57,13 @@ struct Tile {
     std::int64_t panel_stride = 0;
     /// home == view: which axis of the view this axis walks along, -1 for a broadcast one.
     std::array<int, ir::kMaxTileRank> view_axis = every_axis(-1);
-    int unit_axis = -1;  ///< home == view: the axis of the view that is sure to have stride 1
-    /// home == view: elements are words of so many of the array's along unit_axis (see
+    int unit_axis = -1;  ///< home == view: the axis of the view that has stride 1
+    /// home == view: elements are words, each of `group` elements of the array along unit_axis (see
     /// LoadView::group).
     int group = 1;
 };
 
-/// An operand of a strip: a Tile seen as panels x rows x lanes.
+/// An operand of a strip: a Tile as panels x rows x lanes.
 struct StripSource {
     Home home = Home::none;
     std::uint32_t index = 0;
@@ -72,9 +72,9 @@ struct StripSource {
     std::int64_t panel_stride = 0;
     std::int64_t row_stride = 0;
     std::int64_t lane_stride = 0;
-    /// home == view: the row stride is that of this axis of the view; -1: every row is the same.
+    /// home == view: the axis of the view that gives the row stride; -1: every row is the same.
     int view_row_axis = -1;
-    int view_lane_axis = -1;  ///< home == view: the axis that the lanes walk along
+    int view_lane_axis = -1;  ///< home == view: the axis of the view that lanes walk along
 
     bool operator==(const StripSource&) const = default;
 };
@@ -111,7 +111,7 @@ struct JumpUnless {
     std::size_t target = 0;
 };
 
-/// Jumps to `target` (after the loop) when iv >= hi. Estimating costs counts the trips here.
+/// Jumps to `target` (after the loop) when iv >= hi. estimate_cost counts the trips here.
 struct LoopTest {
     std::uint32_t iv = 0, hi = 0, step = 0;
     std::size_t target = 0;
@@ -122,7 +122,7 @@ struct LoopNext {
     std::size_t target = 0;  ///< the LoopTest
 };
 
-/// A run of operations done by one kernel (Superinstructions in simd/kernels.h).
+/// A run of operations that one kernel does (Superinstructions in simd/kernels.h).
 enum class Super : std::uint8_t {
     none,
     exp2_sum,
@@ -156,25 +156,25 @@ struct StripOp {
     std::array<StripSource, 4> in{};
     int num_inputs = 0;
     StripSource out;
-    /// Superinstructions: sums or maxima over rows, lane by lane, if wanted. Scans: what was
-    /// combined so far, one element for each lane or row.
+    /// Superinstructions: optional sums or maxima over rows, lane by lane. Scans: the running
+    /// combination, one element for each lane or row.
     StripSource sum;
     Super super = Super::none;
-    std::uint64_t identity = 0;  ///< reductions: element bits the result starts from
+    std::uint64_t identity = 0;  ///< reductions: bits of the initial element
     std::array<double, 4> immediate{};
-    Affine affine;           ///< affine superinstructions: it becomes the first three immediates
+    Affine affine;           ///< affine superinstructions: gives the first three immediates
     bool padded = false;     ///< all tile operands and the result have padded rows
     std::uint32_t line = 0;  ///< of the user's source: an index in Program::locations
-    // A store copies in[0], where in[1] allows it, to a view made by StoreView.
+    // A store copies in[0], where in[1] is true, to a view set by StoreView.
     std::int64_t stored_ref = -1;    ///< the Ref it writes to; -1: no store
-    StripFunction stream = nullptr;  ///< the same past the caches
-    int writer = -1;                 ///< the op that can write there itself; -1: none
+    StripFunction stream = nullptr;  ///< the same with non-temporal stores
+    int writer = -1;                 ///< the op that can write there directly; -1: none
 
     bool scans() const { return kind == Kind::scan_rows || kind == Kind::scan_lanes; }
-    /// True for ops that give an element for every one of their operands: one strip of them needs
-    /// no other strip, or those before it.
+    /// True for ops that give an element for each one of their operands: a strip needs no other
+    /// strip, except that scans need those before it.
     bool makes_tile() const { return kind == Kind::map || scans(); }
-    /// True for ops that write rows in pairs: their strips are of an even number of rows.
+    /// True for ops that write rows in pairs: their strips have an even number of rows.
     bool writes_pairs() const {
         return super == Super::exp2_sum_pairs || super == Super::round_pairs;
     }
@@ -204,8 +204,8 @@ struct StripOp {
     }
 };
 
-/// Ops [first, last) of a chain as steps on blocks of lanes; the ops themselves do what no whole
-/// block is left for.
+/// Ops [first, last) of a chain as steps on blocks of lanes; lanes that fill no whole block are
+/// left to the ops themselves.
 struct FusedRun {
     static constexpr int kMaxTemporaries = 16;
 
@@ -217,18 +217,18 @@ struct FusedRun {
     };
     std::size_t first = 0, last = 0;
     std::vector<FusedStep> steps;
-    std::vector<FusedShape> shapes;  ///< of the steps but the last, which is the end
-    /// Does all steps; nullptr where the table has no such function.
+    std::vector<FusedShape> shapes;  ///< of all steps but the last, which ends the run
+    /// Does all steps in one function; nullptr where none was compiled.
     void (*compiled)(const FusedCall& call) = nullptr;
     std::vector<Operand> operands;
     std::vector<Affine> forms;
     std::vector<std::size_t> reductions;  ///< ops
-    std::vector<std::size_t> prefetches;  ///< operands in views whose next rectangle is fetched
+    std::vector<std::size_t> prefetches;  ///< operands in views whose next rectangle is prefetched
     int num_temporaries = 0;
-    /// All operands of the chain's panels lie side by side: they may be done as one.
+    /// All operands of the chain have contiguous panels, which may be run as one.
     bool joins_panels = false;
-    /// Doing lanes twice changes nothing: lanes after the last whole block may be done together
-    /// with lanes before them. Known once buffers have their places.
+    /// Repeating lanes changes nothing: lanes after the last whole block may be done together with
+    /// lanes before them. Known once buffers have their offsets.
     bool repeats = false;
 };
 
@@ -238,7 +238,7 @@ struct Chain {
     std::int64_t rows = 1, lanes = 1, width = kPanelLanes;
     std::int64_t strip_rows = 1;
     std::uint32_t num_temporaries = 0;  ///< strip-local values
-    /// The order in which scans want the rows of a panel and the panels of a row.
+    /// The order in which scans need the rows of a panel and the panels of a row.
     enum class Order : std::uint8_t { any, forward, backward };
     Order row_order = Order::any, lane_order = Order::any;
     std::vector<StripOp> ops;
@@ -251,14 +251,14 @@ struct Chain {
         };
         return agree(row_order, other.row_order) && agree(lane_order, other.lane_order);
     }
-    /// Goes through the space as `other` has to, too.
+    /// Also adopts the order that `other` needs.
     void follow(const Chain& other) {
         row_order = std::max(row_order, other.row_order);
         lane_order = std::max(lane_order, other.lane_order);
     }
 };
 
-/// Reduction along a row axis with further row axes around it.
+/// Reduction along a row axis that has further row axes around it.
 struct ReduceRows {
     ir::Reduction reduction = ir::Reduction::sum;
     StripFunction function = nullptr;
@@ -275,7 +275,7 @@ struct ArgReduce {
     Tile in, out;
 };
 
-/// A scan along a row axis with further row axes around it.
+/// A scan along a row axis that has further row axes around it.
 struct ScanRows {
     ir::Reduction reduction = ir::Reduction::sum;
     StripFunction function = nullptr;
@@ -304,11 +304,11 @@ struct Move {
     bool whole = true;  ///< every element of `out` is written
 };
 
-/// Groups of rows: (batch, k, lanes) to (batch, k / group, lanes) of u32: pairs of bf16 (from f32,
-/// too) or i16, quads of bytes.
+/// Groups rows, (batch, k, lanes) to (batch, k / group, lanes) of u32: pairs of bf16 (or of f32,
+/// rounded) or i16, quads of bytes.
 struct Interleave {
     StripFunction function = nullptr;
-    Tile in, out;  ///< lanes side by side
+    Tile in, out;  ///< with contiguous lanes
 };
 
 /// result (+)= a * b, lanes of the result along n (b is the vector operand) or m (a is).
@@ -316,18 +316,18 @@ struct Dot {
     DType dtype = DType::f32;  ///< of the result
     std::int64_t batch = 1, m = 1, n = 1, k = 1;
     /// The broadcast operand (batch, row, k), the vector operand (batch, k, lane) and the result
-    /// (batch, row, lane), axes in this order, rank 3.
+    /// (batch, row, lane), with axes in this order, rank 3.
     Tile broadcast, vector, out;
     bool accumulate = false;
-    /// What the result is times before it is added to, one factor for each lane or for each row, in
-    /// the axes of the result, with stride 1 along its own. Home none: nothing.
+    /// Factors that the old result is multiplied by before products are added, one for each lane or
+    /// each row, in the axes of the result, with stride 1 along their own. Home none: no factors.
     Tile scale;
-    bool by_rows = false;  ///< k, not the lanes, lies side by side in the vector operand
+    bool by_rows = false;  ///< the vector operand is contiguous along k, not along the lanes
     GemmFunction function = nullptr;
 
-    /// Large dots work on blocks of so many rows and steps of k, and copy the blocks of an array's
-    /// operand into these buffers where its rows lie far apart. Home none: not a large one, or no
-    /// array. Copied rows have a gap after them, so as not to lie a power of two apart again.
+    /// Large dots work on blocks of kBlockRows rows and kBlockDepth steps of k, and copy blocks of
+    /// an array with distant rows to these buffers. Home none: the dot is small, or the operand is
+    /// not in an array. Copied rows are padded so that they are not a power of two apart again.
     static constexpr std::int64_t kBlockRows = 128, kBlockDepth = 256, kGap = 16;
     Tile packed_broadcast, packed_vector;
 };
@@ -337,7 +337,7 @@ struct AccessIndex {
     ir::Index::Kind kind = ir::Index::Kind::scalar;
     std::uint32_t slot = 0;  ///< i64: the index or the start of the slice
     Tile tile;               ///< kind == tile
-    int tile_axis = 0;       ///< axis of the access on which the tile's axis 0 lies
+    int tile_axis = 0;       ///< the axis of the access that is the tile's axis 0
     int axis = 0;            ///< kind == slice: axis of the access
     std::int64_t stride = 1;
 };
@@ -351,7 +351,7 @@ struct Access {
     bool gathers = false;
 };
 
-/// Copies a rectangle into a tile; lanes outside the array keep or take `other`.
+/// Copies a rectangle into a tile; elements outside the array keep or take `other`.
 struct Load {
     Access access;
     Tile out;
@@ -363,21 +363,21 @@ struct Load {
 /// does not have stride 1 along `unit_axis`, or has rows further than kFarRows apart and is read
 /// often enough to be worth packing.
 struct LoadView {
-    static constexpr std::int64_t kFarRows = 2048;  ///< bytes; beyond, every row costs a TLB entry
+    static constexpr std::int64_t kFarRows = 2048;  ///< bytes; farther rows cost a TLB entry each
 
     Access access;
     std::uint32_t view = 0;
-    int unit_axis = -1;  ///< -1: any strides do
+    int unit_axis = -1;  ///< -1: any strides will do
     bool packs_far_rows = false;
-    int group = 1;  ///< elements that are read as one word of 32 bits, where such a word begins
+    int group = 1;  ///< elements that are read as one aligned word of 32 bits
     Tile copy;
     Tile other;
-    /// The loop around it, whose next iteration will look at the next rectangle.
+    /// The enclosing loop, whose next iteration reads the next rectangle.
     bool in_loop = false;
     std::uint32_t iv = 0, hi = 0, step = 0;
 };
 
-/// Sets a view to a part of another one: of axis a the elements start[a] + n * step[a].
+/// Sets a view to a part of another one: elements start[a] + n * step[a] of axis a.
 struct SubView {
     std::uint32_t from = 0, view = 0;
     int element = 4;  ///< bytes
@@ -389,26 +389,26 @@ struct Store {
     Tile value;
     Tile mask;  ///< home none: all true
     StripFunction transpose = nullptr;
-    std::int64_t view = -1;  ///< done already when this view is the array itself
+    std::int64_t view = -1;  ///< a view: nothing to do when it is in the array itself
 };
 
-/// Sets a view to the rectangle that a chain stores to, or to a tile that a Store then copies
-/// there: when the rectangle leaves the array or does not have stride 1 along `unit_axis`.
+/// Sets a view to the rectangle that a chain stores to, or to a tile that a Store then copies there
+/// when the rectangle leaves the array or does not have stride 1 along `unit_axis`.
 struct StoreView {
-    /// Arrays at least this long that the program only writes are written past the caches.
+    /// Arrays at least this large that the program only writes get non-temporal stores.
     static constexpr std::int64_t kStreamedBytes = std::int64_t{32} << 20;
 
     Access access;
     std::uint32_t view = 0;
     int unit_axis = 0;
-    Tile copy;  ///< home none: the chain's store is left out, the Store does it
+    Tile copy;  ///< home none: the chain skips its store and the Store does it
 };
 
 struct Atomic {
     ir::Op op = ir::Op::atomic_add;
     Access access;
     Tile value, desired, mask;
-    Tile out;  ///< old values; home none when nobody reads them
+    Tile out;  ///< old values; home none when nothing reads them
 };
 
 struct Print {
@@ -423,7 +423,7 @@ using Instruction =
                  ReduceRows, ScanRows, ArgReduce, SortLines, Move, Interleave, Dot, Load, LoadView,
                  SubView, StoreView, Store, Atomic, Print, Halt>;
 
-/// A tile buffer; offsets are bytes in the arena, equal ones where lifetimes do not overlap.
+/// A tile buffer. Offsets are bytes in the arena, and may be equal where lifetimes do not overlap.
 struct Buffer {
     std::int64_t bytes = 0;
     std::int64_t offset = 0;
@@ -435,10 +435,10 @@ struct RefSlot {
     ir::RefType type;
     std::int64_t argument = -1;  ///< index in ir::Arguments::refs; -1 for scratch
     std::int64_t offset = 0;     ///< scratch: bytes in the arena
-    bool is_read = false;        ///< by some instruction, under this name or another
+    bool is_read = false;        ///< some instruction reads it or a Ref that may share its memory
 };
 
-/// An argument of which threads have copies of their own while they combine elements into it.
+/// An argument that threads combine elements into by way of their own copies.
 struct PrivateRef {
     std::uint32_t ref = 0;
     ir::Reduction reduction = ir::Reduction::sum;
@@ -455,7 +455,7 @@ class Program {
     ir::Function kernel;  ///< as given to compile()
     std::vector<Instruction> code;
     std::vector<ir::Location> locations{{}};  ///< lines of the user's source; the first: unknown
-    std::vector<std::uint32_t> lines;         ///< in `locations`, of each instruction
+    std::vector<std::uint32_t> lines;         ///< of each instruction, as an index in `locations`
     std::vector<RefSlot> refs;
     std::vector<ScalarParameter> scalars;
     const Kernels* kernels = nullptr;
@@ -466,11 +466,11 @@ class Program {
     std::set<std::uint32_t> iotas;  ///< offsets in `constants` of 0, 1, 2, ...
     std::uint32_t num_views = 0;
     std::int64_t arena_bytes = 0;   ///< tile buffers, scratch and strip temporaries
-    std::int64_t strip_offset = 0;  ///< strip temporaries in the arena,
+    std::int64_t strip_offset = 0;  ///< offset of the strip temporaries in the arena,
     std::int64_t strip_bytes = 0;   ///< and the size of each
     std::vector<PrivateRef> private_refs;
-    bool in_order = false;  ///< order-dependent atomics: one program after the other
-    bool uneven = false;    ///< some loop's trip count depends on the program
+    bool in_order = false;  ///< order-dependent atomics: programs run one after the other
+    bool uneven = false;    ///< the trip count of some loop depends on the program
 };
 
 }  // namespace tilewright::cpu

@@ -21,8 +21,8 @@ namespace {
 
 using Location = std::pair<Home, std::uint32_t>;
 
-/// Calls visit(ref, writes) for every Ref whose memory an instruction touches, but for Refs that
-/// nothing writes: they are read where and when it suits.
+/// Calls visit(ref, writes) for every Ref whose memory an instruction accesses, except for views
+/// that load: nothing writes their Refs, so they may be read at any time.
 template <typename Visitor>
 void visit_refs(const Instruction& instruction, Visitor&& visit) {
     if (const auto* load = std::get_if<Load>(&instruction)) visit(load->access.ref, false);
@@ -35,7 +35,7 @@ void visit_refs(const Instruction& instruction, Visitor&& visit) {
     }
 }
 
-/// Puts the views of a region where their indices are known, so that chains may move up.
+/// Moves the views of a region up to where their indices are known, so that chains may move up.
 void hoist_views(Region& region) {
     const auto is_view = [](const Node& node) {
         if (node.kind != Node::Kind::instruction) return false;
@@ -68,7 +68,7 @@ bool same_space(const Chain& a, const Chain& b) {
     return a.rows == b.rows && a.lanes == b.lanes && a.width == b.width && a.agrees(b);
 }
 
-/// Tells accesses of one Ref apart that share no element, as far as constants show it.
+/// Tells which accesses to one Ref share no element, as far as constants show.
 class Disjoint {
   public:
     Disjoint(const Region& region, const Program& program) : program_(program) {
@@ -79,7 +79,7 @@ class Disjoint {
         }
     }
 
-    /// True when the stores of op `op` and those of `other` never meet.
+    /// True when the stores of op `op` and those of `other` never overlap.
     bool operator()(const StripOp& op, const Instruction& other) const {
         const auto own = accesses_.find(op.out.index);
         if (own == accesses_.end()) return false;
@@ -105,7 +105,7 @@ class Disjoint {
         return false;
     }
 
-    /// First and last index of a dimension; everything where that is not known.
+    /// First and last index of a dimension; the widest range where it is unknown.
     std::pair<std::int64_t, std::int64_t> range(const Access& access,
                                                 const AccessIndex& index) const {
         using Limits = std::numeric_limits<std::int64_t>;
@@ -121,13 +121,13 @@ class Disjoint {
     std::map<std::uint32_t, Access> accesses_;  ///< of views that chains store to
 };
 
-/// The places of a region that touch one location, in order.
+/// The places of a region that access one location, in order.
 struct Touches {
     std::vector<std::size_t> reads, writes;
 };
 
-/// Joins the chains of one straight run of instructions. Who touches what is kept per location, so
-/// that a chain meets only those that it may join: a body unrolled thousands of times stays cheap.
+/// Joins the chains of one straight run of instructions. Accesses are recorded per location, so a
+/// chain is compared only with those that it may join: huge unrolled bodies stay cheap.
 class Joiner {
   public:
     Joiner(Region& region, const Program& program)
@@ -163,9 +163,9 @@ class Joiner {
     }
 
   private:
-    /// Appends the ops of `chain` to an earlier one if every operand is there in time; true if so.
+    /// Appends the ops of `chain` to an earlier one if every operand is made before it; true if so.
     bool join(const Chain& chain, std::size_t at) {
-        std::size_t ready = 0;  // where the last of the operands is made
+        std::size_t ready = 0;  // the place where the last operand is made
         for (const StripOp& op : chain.ops) {
             for (std::size_t i = 0; i < static_cast<std::size_t>(op.num_inputs); ++i) {
                 ready = std::max(ready, last_write(op.in[i]).value_or(0));
@@ -184,8 +184,8 @@ class Joiner {
         return false;
     }
 
-    /// Puts the ops of an earlier chain in front of those of the chain at `at`, if one makes an
-    /// operand of this chain, none of its results is used in between, and its operands last.
+    /// Moves the ops of an earlier chain to the front of the chain at `at`, if one makes an operand
+    /// of this chain, none of its results is used in between, and its operands do not change.
     void pull(std::size_t at) {
         auto& chain = std::get<Chain>(region_[at].instruction);
         std::set<std::size_t, std::greater<>> makers;
@@ -213,8 +213,7 @@ class Joiner {
         }
     }
 
-    /// True when `chain` reads results of `earlier`, and only those that one strip after the other
-    /// can give it.
+    /// True when `chain` reads results of `earlier`, all of which are available strip by strip.
     static bool feeds(const Chain& earlier, const Chain& chain) {
         bool any = false;
         for (const StripOp& op : chain.ops) {
@@ -230,7 +229,7 @@ class Joiner {
         return any;
     }
 
-    /// Notes that what `instruction` touches is touched at place `at`.
+    /// Records the accesses of `instruction` at place `at`.
     void record(const Instruction& instruction, std::size_t at) {
         visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
             Touches& touches = touches_[{home, index}];
@@ -246,7 +245,7 @@ class Joiner {
         return found->second.writes.back();
     }
 
-    /// True when the chain at `from` gives the same results if it runs at `to`.
+    /// True when the chain at `from` gives the same results at `to`.
     bool may_move(std::size_t from, std::size_t to) const {
         const auto between = [&](const std::vector<std::size_t>& places) {
             auto place = std::upper_bound(places.begin(), places.end(), from);
@@ -263,8 +262,8 @@ class Joiner {
         return independent;
     }
 
-    /// True when the stores of `chain`, which stands at one of the two places, may happen at the
-    /// other: nothing between or there touches what they write.
+    /// True when the stores of `chain`, which is at one of the two places, may happen at the other:
+    /// nothing in between or at that place accesses what they write.
     bool stores_may_move(const Chain& chain, std::size_t first, std::size_t last) const {
         bool free = true;
         for (const StripOp& op : chain.ops) {
@@ -295,7 +294,7 @@ class Joiner {
                 const std::optional<std::size_t> made = last_write(in);
                 if (!made || *made < at) continue;
                 if (*made > at) return false;
-                // Made in the earlier chain: its strips must be those that this op reads.
+                // Made in the earlier chain, whose strips must be those that this op reads.
                 const auto maker =
                     std::find_if(earlier.ops.begin(), earlier.ops.end(), [&](const StripOp& o) {
                         return o.out.home == in.home && o.out.index == in.index;
@@ -311,9 +310,9 @@ class Joiner {
     const Program& program_;
     const Disjoint disjoint_;
     std::vector<bool> removed_;            ///< places whose ops moved elsewhere
-    std::map<Location, Touches> touches_;  ///< the places of removed instructions too
+    std::map<Location, Touches> touches_;  ///< including those of removed instructions
     std::vector<std::size_t> open_;        ///< chains that may grow, in order
-    std::size_t joined_ = 0;               ///< the chain that grew last
+    std::size_t joined_ = 0;               ///< the last chain that grew
 };
 
 void join_all(Region& region, const Program& program) {
@@ -338,7 +337,7 @@ class Localiser {
     }
 
   private:
-    /// Superinstructions leave some of the values they look through without a reader.
+    /// Removes values that superinstructions have left without a reader.
     void drop_unread(Chain& chain) {
         std::erase_if(chain.ops, [&](const StripOp& op) {
             return op.out.home == Home::buffer && uses_.uses(op.out.index) == 0 &&
@@ -389,7 +388,7 @@ class Localiser {
 
     void localise(Chain& chain) {
         if (chain.ops.size() < 2) return;
-        // What stays in registers needs no temporaries in the cache; long strips begin less often.
+        // Values in registers need no temporaries in the cache, so strips may be longer and fewer.
         const std::int64_t rows = (in_registers(chain) ? 2 : 1) * kStripElements / chain.width;
         chain.strip_rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(chain.rows, 1));
         const bool in_pairs = std::any_of(chain.ops.begin(), chain.ops.end(),
@@ -424,7 +423,7 @@ class Localiser {
         }
     }
 
-    /// True when fused runs do everything but reductions.
+    /// True when fused runs do everything except reductions.
     static bool in_registers(const Chain& chain) {
         std::size_t fused = 0;
         for (const FusedRun& run : chain.fused) fused += run.last - run.first;
@@ -434,7 +433,7 @@ class Localiser {
         return fused > 0 && fused + static_cast<std::size_t>(reductions) == chain.ops.size();
     }
 
-    /// Finds for every store the op that makes its operand for it alone.
+    /// Finds for every store the op that makes its operand only for it.
     static void find_writers(Chain& chain) {
         for (std::size_t i = 0; i < chain.ops.size(); ++i) {
             StripOp& store = chain.ops[i];
@@ -455,7 +454,7 @@ class Localiser {
         }
     }
 
-    /// True when one fused run does both ops, or none does either.
+    /// True when both ops are in one fused run, or neither is in any.
     static bool runs_with(const Chain& chain, std::size_t a, std::size_t b) {
         return std::all_of(chain.fused.begin(), chain.fused.end(), [&](const FusedRun& run) {
             const auto does = [&](std::size_t op) { return run.first <= op && op < run.last; };
@@ -474,8 +473,8 @@ class Localiser {
         }
     }
 
-    /// Temporaries that op `at` reads last become free for the results of later ops. The ops of a
-    /// fused run alternate block by block: what one reads, no other may write.
+    /// Frees temporaries whose last reader is op `at`, for the results of later ops. The ops of a
+    /// fused run alternate block by block: what one of them reads, no other may overwrite.
     static void release(const Chain& chain, std::size_t at, std::vector<std::uint32_t>& free) {
         for (const FusedRun& run : chain.fused) {
             if (at < run.first || at >= run.last) continue;
@@ -488,7 +487,7 @@ class Localiser {
         release(chain, chain.ops[at], at + 1, free);
     }
 
-    /// The same, of an op whose temporaries may be read again from op `next` on.
+    /// The same for an op whose temporaries may be read again from op `next` on.
     static void release(const Chain& chain, const StripOp& op, std::size_t next,
                         std::vector<std::uint32_t>& free) {
         for (const StripSource& in : op.in) {
@@ -508,11 +507,11 @@ class Localiser {
     }
 
     Program& program_;
-    const DefUse uses_;  ///< as before anything here
+    const DefUse uses_;  ///< before any change made here
 };
 
-/// Lets the chains of a loop's body that read a view fetch its next rectangle, where there are
-/// several: the first waits for the memory, which the others, working in the cache, leave idle.
+/// Makes the chains of a loop's body that read a view prefetch its next rectangle, where there are
+/// several chains: the first one waits for memory, which the others, in the cache, leave idle.
 void plan_prefetches(Region& region) {
     std::map<std::uint32_t, std::vector<Chain*>> readers;  // per view made in this region
     for (Node& node : region) {

@@ -24,7 +24,7 @@ std::string element_text(const Memory& memory, const Lanes::Lane& lane) {
     return fmt::format("{}[{}]", memory.name, fmt::join(index, ", "));
 }
 
-/// Refs that the kernel may write, those it hands to a mod included.
+/// Refs that the kernel may write, including those that it passes to a mod.
 std::set<ir::Value> written_refs(const ir::Function& kernel) {
     std::set<ir::Value> refs;
     ir::walk(kernel.body, [&](const ir::Instruction& instruction) {
@@ -212,7 +212,7 @@ void Checker::bad_step(const ir::Instruction& loop, std::int64_t step) const {
 
 void Checker::debug_check(const ir::Instruction& instruction, const TileValue& condition) const {
     for (std::size_t i = 0; i < condition.bits.size(); ++i) {
-        // Padding is no data: an undefined element is reported where it reaches a result.
+        // Padding may be undefined: an undefined element is reported where it reaches a result.
         if (condition.bits[i] != 0 || condition.poison_at(i) != 0) continue;
         std::vector<std::int64_t> index;
         auto rest = static_cast<std::int64_t>(i);
@@ -291,7 +291,7 @@ Poison Checker::read(Access& access, std::int64_t number, const Lanes::Lane& lan
 
 void Checker::write(const Access& access, Memory& memory, const Lanes::Lane& lane, Poison poison) {
     if (memory.argument < 0) {
-        // Scratch is not a result: what is undefined in it stays so until it reaches one.
+        // Scratch is not a result: its elements stay undefined until one reaches a result.
         memory.poison[lane.offset] = poison;
         return;
     }

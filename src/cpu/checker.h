@@ -15,10 +15,10 @@
 namespace tilewright::cpu {
 
 /// Watches the accesses of one interpreted call and throws UserError at the first violation.
-/// docs/reference/checked_mode.md says what counts as one.
+/// docs/reference/checked_mode.md defines violations.
 class Checker {
   public:
-    /// `refs`: the global Refs, in argument order. They and `kernel` outlive the checker.
+    /// `refs`: the global Refs, in argument order. They and `kernel` must outlive the checker.
     Checker(const ir::Function& kernel, const ir::Arguments& arguments,
             std::span<const Memory* const> refs, const CheckOptions& options);
 
@@ -33,14 +33,14 @@ class Checker {
         const Memory* memory;
         const Lanes* lanes;
         std::uint32_t site;        ///< number of (instruction, memory)
-        std::uint32_t source = 0;  ///< number of this access as a source of poison, 0: none yet
+        std::uint32_t source = 0;  ///< number of this access as a source of poison; 0: none yet
     };
     Access begin_access(const ir::Instruction& instruction, const Memory& memory,
                         const Lanes& lanes);
 
-    /// A lane outside the array without `other`: poison unless bounds are not checked.
+    /// A lane outside the array without `other`: poison, unless bounds are not checked.
     Poison read_outside(Access& access, std::int64_t lane);
-    /// Poison of the element read by a lane inside the array.
+    /// Poison of the element that a lane inside the array reads.
     Poison read(Access& access, std::int64_t number, const Lanes::Lane& lane);
     /// `poison`: of the value, the index or the mask of that lane.
     void write(const Access& access, Memory& memory, const Lanes::Lane& lane, Poison poison);
@@ -48,7 +48,7 @@ class Checker {
                 Poison poison);
     /// A store or atomic that had active lanes, all of them outside; `lane` is the first.
     void all_outside(const Access& access, const Lanes::Lane& lane) const;
-    /// A lane outside its array of an access that claims to have none.
+    /// A lane outside its array, in an access that claims to have none.
     [[noreturn]] void claimed_inside(const Access& access, const Lanes::Lane& lane) const;
 
     /// Throws when a value that decides control flow is undefined; `use` names it.
@@ -61,25 +61,26 @@ class Checker {
     static std::uint64_t undefined_bits(DType dtype);
 
   private:
-    /// In Memory::poison: an element that no store reached in this program.
+    /// In Memory::poison: an element that no store of this program has reached.
     static constexpr Poison kUnwritten = ~Poison{0};
 
     struct Touch {
         std::int64_t program = -1;
         std::uint32_t site = 0;
     };
-    /// The first touches of one element. Programs run one after the other: if the running program
-    /// made the first, no other can have touched it.
+    /// The first accesses to one element. Programs run one after the other: if the running program
+    /// made the first one, no other program can have accessed it.
     struct Cell {
         Touch writer, reader, atomic;
     };
-    /// Overlapping arrays of the caller share one region, so that aliased Refs see each other.
+    /// Overlapping arrays of the caller share one region, so that accesses by all names are
+    /// compared.
     struct Region {
         const std::byte* begin = nullptr;
         const std::byte* end = nullptr;
         int granule = 0;       ///< bytes per cell
-        bool written = false;  ///< some Ref in it is stored to: only then are races possible
-        std::vector<std::unique_ptr<Cell[]>> pages;  ///< made when first touched
+        bool written = false;  ///< some Ref in it is stored to: races are possible only then
+        std::vector<std::unique_ptr<Cell[]>> pages;  ///< allocated on first use
     };
     /// An access that read undefined elements: outside the array, or not yet written.
     struct Source {

@@ -10,29 +10,29 @@
 
 namespace tilewright::cpu {
 
-/// Made from a region, inner ones included, and kept up by `replace`, `add` and `remove`, through
-/// which ops of chains change. Whoever changes instructions otherwise makes a new one after.
+/// Built from a region, inner ones included, and kept up to date by `replace`, `add` and `remove`,
+/// which change the ops of chains. After other changes of instructions, build a new one.
 class DefUse {
   public:
     explicit DefUse(Region& region);
 
     /// In order.
     const std::vector<Chain*>& chains() const { return chains_; }
-    /// The op that makes each buffer, as it was at first.
+    /// The op that makes each buffer, before any change.
     const Makers& makers() const { return makers_; }
 
-    /// Operands that read a buffer, or write on top of what is there.
+    /// Operands that read a buffer or update it.
     int uses(std::uint32_t buffer) const { return at(uses_, buffer); }
-    /// Operands that write all or some of it.
+    /// Operands that write some or all of a buffer.
     int writes(std::uint32_t buffer) const { return at(writes_, buffer); }
 
-    /// The op of `chain` that makes `source` and does so for one reader alone; nullptr if none.
+    /// The op of `chain` that makes `source`, for one reader only; nullptr if there is none.
     StripOp* sole_maker(Chain& chain, const StripSource& source) const;
 
     void replace(StripOp& op, StripOp by);
-    /// Puts `op` in front of op `at` of a chain.
+    /// Inserts `op` before op `at` of a chain.
     void add(Chain& chain, std::size_t at, StripOp op);
-    /// Leaves an op without function and operands, which the next `sweep` takes out.
+    /// Clears an op's function and operands; the next `sweep` erases it.
     void remove(StripOp& op);
     void sweep();
 
@@ -48,7 +48,7 @@ class DefUse {
     Counts uses_, writes_;
 };
 
-/// True when one of the operands of `op` is `value`, in whatever shape.
+/// True when one of the operands of `op` is `value`, in any shape.
 bool reads(const StripOp& op, const StripSource& value);
 
 }  // namespace tilewright::cpu

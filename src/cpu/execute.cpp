@@ -36,7 +36,7 @@ ResolvedTile resolve(const Frame& frame, const Tile& tile) {
 
 namespace {
 
-/// i64 arithmetic of loop bounds and indices, the ops most programs consist of.
+/// i64 arithmetic of loop bounds and indices, the most frequent scalar ops.
 bool execute_integer(Frame& frame, const ScalarOp& op) {
     const std::uint64_t a = frame.slots[op.in[0]];
     const std::uint64_t b = frame.slots[op.in[1]];
@@ -82,7 +82,7 @@ bool execute_integer(Frame& frame, const ScalarOp& op) {
     }
 }
 
-/// The float ops that IEEE 754 rounds one way, as the kernels of strips do them.
+/// Float ops with one correct IEEE 754 result, computed as the kernels of strips do.
 template <typename T, typename Bits>
 bool execute_float(Frame& frame, const ScalarOp& op) {
     const auto in = [&](std::size_t i) {
@@ -148,7 +148,7 @@ bool is_true(const Frame& frame, std::uint32_t slot) {
     return (frame.slots[slot] & 0xff) != 0;
 }
 
-/// Scalars and jumps, common to running and estimating. Returns false for another instruction.
+/// Scalars and jumps, shared by running and estimating. Returns false for other instructions.
 bool execute_control(Frame& frame, const Instruction& instruction, std::size_t& next) {
     if (const auto* op = std::get_if<ScalarOp>(&instruction)) {
         execute_scalar(frame, *op);
@@ -165,7 +165,7 @@ bool execute_control(Frame& frame, const Instruction& instruction, std::size_t& 
         if (step <= 0) user_error("for_loop", "expected step > 0 but got {}", step);
         if (frame.integer(test->iv) >= frame.integer(test->hi)) next = test->target;
     } else if (const auto* step = std::get_if<LoopNext>(&instruction)) {
-        // An overflow ends the loop: no index lies after the largest.
+        // An overflow ends the loop: no index is greater than the largest.
         std::int64_t value = 0;
         if (__builtin_add_overflow(frame.integer(step->iv), frame.integer(step->step), &value)) {
             next = std::get<LoopTest>(frame.program->code[step->target]).target;
@@ -243,7 +243,7 @@ std::int64_t estimate_cost(Frame& frame) {
             if (span > 0) cost += span / std::max<std::int64_t>(frame.integer(test->step), 1);
             next = test->target;
         } else if (const auto* jump = std::get_if<Jump>(&code[at])) {
-            // Backwards only at the end of a while loop, whose iterations cannot be foreseen.
+            // Backwards only at the end of a while loop, whose trip count cannot be predicted.
             if (jump->target > at) next = jump->target;
         } else {
             execute_control(frame, code[at], next);

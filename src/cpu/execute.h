@@ -11,7 +11,7 @@
 
 namespace tilewright::cpu {
 
-/// A rectangle of memory: pointer and strides (elements) of its axes, or panels of a copy.
+/// A rectangle of memory: pointer and strides (in elements) of its axes, or panels of a copy.
 struct View {
     std::byte* data = nullptr;
     Coordinates stride{};
@@ -19,14 +19,14 @@ struct View {
     std::int64_t width = kPanelLanes;
     std::int64_t panel_stride = 0;
     bool in_array = false;  ///< the array itself, not a copy
-    bool placed = false;    ///< and by this program: the next one inside differs in `data` alone
-    bool streams = false;   ///< of a StoreView: to be written past the caches
-    // Of a LoadView in a loop, to foresee the rectangle of the next iteration.
-    std::int64_t ahead = 0;       ///< bytes from this rectangle to that one; 0: not known
-    std::uint64_t iteration = 0;  ///< the loop's variable at this iteration
+    bool placed = false;    ///< set by this program: the next one inside differs only in `data`
+    bool streams = false;   ///< of a StoreView: gets non-temporal stores
+    // Of a LoadView in a loop, to predict the rectangle of the next iteration.
+    std::int64_t ahead = 0;       ///< bytes from this rectangle to the next one; 0: unknown
+    std::uint64_t iteration = 0;  ///< the induction variable of this iteration
 };
 
-/// Everything a running program of the grid sees.
+/// Everything that a running program of the grid can access.
 struct Frame {
     const Program* program = nullptr;
     std::byte* arena = nullptr;
@@ -35,7 +35,7 @@ struct Frame {
     const ir::RefArgument* refs = nullptr;  ///< one per Program::refs, scratch included
     const std::int64_t* grid = nullptr;
     std::array<std::int64_t, 16> id{};  ///< index along each grid axis
-    bool streamed = false;              ///< stores past the caches are under way
+    bool streamed = false;              ///< non-temporal stores are pending
     bool alone = false;                 ///< no other program of any call runs at the same time
 
     std::byte* address(Home home, std::uint32_t index) const {
@@ -85,7 +85,7 @@ ResolvedTile resolve(const Frame& frame, const Tile& tile);
 inline constexpr Coordinates kOrigin{};
 inline constexpr Coordinates kUnitSteps = every_axis<std::int64_t>(1);
 
-/// Calls visit(c) for every place in a box of so many axes, the last axis fastest.
+/// Calls visit(c) for every position in a box of `rank` axes, the last axis fastest.
 template <typename Visitor>
 void for_each_place(const Coordinates& dims, int rank, Visitor&& visit) {
     for (int axis = 0; axis < rank; ++axis) {
@@ -103,7 +103,7 @@ void for_each_place(const Coordinates& dims, int rank, Visitor&& visit) {
     }
 }
 
-/// out[out_start + c] = in[in_start + c * in_step] for every c in `box`, of one element size.
+/// out[out_start + c] = in[in_start + c * in_step] for every c in `box`; element sizes are equal.
 /// `transpose` may be nullptr.
 void copy_box(const ResolvedTile& in, const Coordinates& in_start, const Coordinates& in_step,
               const ResolvedTile& out, const Coordinates& out_start, const ir::Shape& box,
@@ -112,7 +112,7 @@ void copy_box(const ResolvedTile& in, const Coordinates& in_start, const Coordin
 /// Runs all instructions.
 void execute(Frame& frame);
 
-/// The same, taking the time of each instruction on tiles.
+/// The same, timing each instruction on tiles.
 void execute(Frame& frame, Stopwatch& stopwatch);
 
 /// Runs the instructions before the one at `end`, among which no jump is.

@@ -16,22 +16,22 @@ std::int64_t stride_of(const ResolvedTile& tile, int axis) {
     return axis == tile.lane_axis ? 1 : tile.stride[axis];
 }
 
-/// How many indices along `axis` lie at one stride, of `extent`.
+/// The number of indices along `axis` with a constant stride, of `extent`.
 std::int64_t run_of(const ResolvedTile& tile, int axis, std::int64_t extent) {
     return axis == tile.lane_axis ? tile.width : std::max<std::int64_t>(extent, 1);
 }
 
-/// Fetches a row that is copied soon. Rows of an array often lie on pages of their own, where no
-/// hardware prefetcher looks.
+/// Prefetches a row that is copied soon. Rows of an array are often on different pages, which
+/// hardware prefetchers do not follow.
 void prefetch_row(const std::byte* row, std::int64_t bytes) {
     constexpr std::int64_t kLine = 64;
     for (std::int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
 }
 
-/// How many rows ahead of a copy rows are fetched.
+/// How many rows ahead of the copy rows are prefetched.
 constexpr std::int64_t kRowsAhead = 4;
 
-/// Copies rows of `count` neighbours.
+/// Copies rows of `count_bytes` contiguous bytes.
 void copy_rows(const std::byte* from, std::int64_t from_bytes, std::byte* to, std::int64_t to_bytes,
                std::int64_t rows, std::int64_t count_bytes) {
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -69,8 +69,8 @@ class BlockedDot {
         if (dot.packed_vector.home != Home::none && is_far(stride_of(b_, 1), b_)) {
             packed_b_ = frame.address(dot.packed_vector.home, dot.packed_vector.index);
         }
-        // A loop over an array's blocks reads the next one soon: further on in k, where columns of
-        // the array are the rows of A.
+        // A loop over an array's blocks soon reads the next block: further along k, where the rows
+        // of A are columns of the array.
         const bool reads_array =
             dot.broadcast.home == Home::view && frame.views[dot.broadcast.index].in_array;
         if (reads_array && a_row == 1 && a_col != 1) next_a_ = dot.k * a_col * a_.element;
@@ -104,7 +104,7 @@ class BlockedDot {
 
   private:
     bool scales() const { return dot_.scale.home != Home::none; }
-    /// What the block of C at (row, lane) is times before its first step of k.
+    /// Sets the factor of the block of C at (row, lane) for its first step of k.
     void set_scale(std::int64_t batch, std::int64_t row, std::int64_t lane, std::int64_t k) {
         const void*& scale = scale_.stride[2] == 1 ? args_.lane_scale : args_.row_scale;
         scale = k > 0 ? nullptr
@@ -115,7 +115,7 @@ class BlockedDot {
         return stride * tile.element > LoadView::kFarRows;
     }
 
-    /// The block of B from `b` on, as panels of `width_` lanes.
+    /// Packs the block of B from `b` on into panels of `width_` lanes.
     void pack_vector(const std::byte* b) {
         const std::int64_t element = b_.element, line = stride_of(b_, 1) * element;
         for (std::int64_t k = 0; k < args_.k; ++k, b += line) {
@@ -127,7 +127,7 @@ class BlockedDot {
         }
     }
 
-    /// The block of A from `a` on, or its copy.
+    /// Sets A to its block from `a` on, or to a copy of it.
     void set_broadcast(const std::byte* a) {
         args_.a_row = stride_of(a_, 1);
         args_.a_col = stride_of(a_, 2);
@@ -152,11 +152,11 @@ class BlockedDot {
     std::int64_t row_step_, k_step_;
     std::byte* packed_a_ = nullptr;
     std::byte* packed_b_ = nullptr;
-    std::int64_t next_a_ = 0;  ///< bytes to the next block; 0: not foreseen
+    std::int64_t next_a_ = 0;  ///< bytes to the next block; 0: unknown
     GemmArgs args_;
 };
 
-/// While it lives, this thread's f32 arithmetic takes subnormal numbers for zero: on some machines
+/// While it lives, this thread's f32 arithmetic treats subnormal numbers as zero: on some machines
 /// each of them costs as much as a hundred products.
 class FlushSubnormals {
   public:

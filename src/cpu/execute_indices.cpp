@@ -1,4 +1,4 @@
-// Runs gathers, scatters, masked stores and atomics: accesses that are no plain rectangles.
+// Runs gathers, scatters, masked stores and atomics: accesses that are not plain rectangles.
 #include "cpu/execute_indices.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace tilewright::cpu {
 namespace {
 
-/// Elements of a tile along a run: the first one, and elements from one to the next.
+/// Elements of a tile along a run: the first one and their stride.
 struct Run {
     std::byte* first = nullptr;
     std::int64_t stride = 0;
@@ -24,7 +24,7 @@ struct Run {
     std::byte* bytes_at(std::int64_t i, int element) const { return first + i * stride * element; }
 };
 
-/// A run whose elements lie in the array with one stride: those of [lo, hi) are inside, element i
+/// A run whose elements are in the array with one stride: those of [lo, hi) are inside, element i
 /// at offset + i * step.
 struct Line {
     std::int64_t offset = 0, step = 0;
@@ -75,8 +75,8 @@ class Walker {
         });
     }
 
-    /// Calls visit(c, count, line) for every run, where all are lines, and fetches the memory of
-    /// some ahead: rows that lie anywhere are foreseen by no hardware prefetcher.
+    /// Calls visit(c, count, line) for every run, where all runs are lines, and prefetches memory
+    /// some lines ahead: hardware prefetchers do not predict rows at arbitrary addresses.
     template <typename Visitor>
     void for_each_line(int element, Visitor&& visit) const {
         struct Waiting {
@@ -113,10 +113,10 @@ class Walker {
     /// True when no index tile changes along a run.
     bool is_line() const { return num_varying_ == 0; }
 
-    /// Where the run from `c` on lies, if it is a line.
+    /// The line of the run from `c` on, where runs are lines.
     Line line(const Coordinates& c, std::int64_t count) const {
         Line line{0, 0, 0, count};
-        // Unsigned: what lies outside may wrap around, and is never used.
+        // Unsigned: offsets of elements outside may wrap around, and are never used.
         std::uint64_t offset = 0;
         for (std::size_t dim = 0; dim < access_.indices.size(); ++dim) {
             const AccessIndex& index = access_.indices[dim];
@@ -144,7 +144,7 @@ class Walker {
         return line;
     }
 
-    /// Calls inside(i, offset) for the elements of the run from `c` on that lie in the array, and
+    /// Calls inside(i, offset) for the elements of the run from `c` on that are in the array, and
     /// outside(i) for the others, in order.
     template <typename Inside, typename Outside>
     void each(const Coordinates& c, std::int64_t count, Inside&& inside, Outside&& outside) const {
@@ -169,7 +169,7 @@ class Walker {
         const Run run = this->run(tiles_[varying_], index.tile_axis, index.tile.shape, c);
         const auto extent = static_cast<std::uint64_t>(ref_.extents[varying_]);
         const std::int64_t stride = ref_.strides[varying_];
-        // A negative index is beyond every extent.
+        // As an unsigned number, a negative index is beyond every extent.
         const auto walk = [&](auto&& read) {
             for (std::int64_t i = 0; i < count; ++i) {
                 const std::int64_t at = read(i);
@@ -219,7 +219,7 @@ class Walker {
             ir::read_element(dtype, run.bytes_at(i, tiles_[dim].element)));
     }
 
-    /// The index of a dimension at `c`; false when no 64 bits hold it.
+    /// The index of a dimension at `c`; false when it does not fit 64 bits.
     bool index_at(std::size_t dim, const Coordinates& c, std::int64_t& at) const {
         const AccessIndex& index = access_.indices[dim];
         if (index.kind == ir::Index::Kind::tile) {
@@ -232,7 +232,7 @@ class Walker {
         return !__builtin_add_overflow(at, step, &at);
     }
 
-    /// What all dimensions but the varying one add to the offset; false when one is outside.
+    /// The offset from all dimensions but the varying one; false when one of them is outside.
     bool fixed_offset(const Coordinates& c, std::int64_t& offset) const {
         for (std::size_t dim = 0; dim < access_.indices.size(); ++dim) {
             if (dim == varying_) continue;
@@ -278,17 +278,17 @@ class Walker {
     int num_varying_ = 0;
 };
 
-/// The last axis: elements come in the order of the definition.
+/// The last axis: elements in the order of the definition.
 int last_axis(const Access& access) {
     return std::max(access.shape.rank() - 1, 0);
 }
 
-/// The axis along which the elements of `tile` lie side by side.
+/// The axis along which the elements of `tile` are contiguous.
 int best_axis(const ResolvedTile& tile, const Access& access) {
     return tile.lane_axis >= 0 ? tile.lane_axis : last_axis(access);
 }
 
-/// Calls f with an unsigned integer of so many bytes.
+/// Calls f with an unsigned integer of `bytes` bytes.
 template <typename F>
 void with_word(int bytes, F&& f) {
     switch (bytes) {
@@ -309,7 +309,7 @@ ir::Op combining(ir::Op atomic) {
                                           : ir::Op::add;
 }
 
-/// Replaces the element at `memory` by combine(old) in one step; returns the old bits.
+/// Replaces the element at `memory` by combine(old) atomically; returns the old bits.
 template <typename Word, typename Combine>
 std::uint64_t exchange(DType dtype, std::byte* memory, Combine&& combine) {
     std::atomic_ref<Word> word(*reinterpret_cast<Word*>(memory));
@@ -358,12 +358,12 @@ struct AtomicAccess {
     bool combines() const {
         return atomic.op != ir::Op::atomic_xchg && atomic.op != ir::Op::atomic_cas;
     }
-    /// Nothing but the sum, the maximum or the minimum of every element is wanted.
+    /// Only the sum, the maximum or the minimum of every element is needed.
     bool is_plain() const { return combines() && !mask.data && !out.data; }
 };
 
-/// Rows of the array, combined with rows of the value by a kernel. Only where no other thread
-/// touches the array.
+/// Combines rows of the array with rows of the value by a kernel. Only where no other thread
+/// accesses the array.
 void combine_rows(const AtomicAccess& a, StripFunction function) {
     Strip strip;
     strip.rows = 1;
@@ -374,7 +374,7 @@ void combine_rows(const AtomicAccess& a, StripFunction function) {
         strip.in[0] = {to, 0, 1};
         strip.in[1] = {values.bytes_at(line.lo, a.element), 0, values.stride};
         strip.out = to;
-        // One element after the other where they do not lie side by side.
+        // One element at a time where they are not contiguous.
         const bool together = line.step == 1 && (values.stride == 0 || values.stride == 1);
         strip.lanes = together ? line.hi - line.lo : 1;
         const std::int64_t strips = together ? 1 : line.hi - line.lo;
@@ -387,7 +387,7 @@ void combine_rows(const AtomicAccess& a, StripFunction function) {
     });
 }
 
-/// Sums of elements that lie anywhere. `alone`: no other thread touches the array.
+/// Adds to elements at arbitrary places. `alone`: no other thread accesses the array.
 template <DType dtype>
 void add_elements(const AtomicAccess& a, bool alone) {
     using E = Element<dtype>;
@@ -414,7 +414,7 @@ void add_elements(const AtomicAccess& a, bool alone) {
     });
 }
 
-/// The function above, for dtypes that are worth one.
+/// The function above, for the dtypes that it is compiled for.
 bool add_elements(const AtomicAccess& a, bool alone) {
     switch (a.dtype) {
         case DType::f32:

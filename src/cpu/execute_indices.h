@@ -1,4 +1,4 @@
-// Accesses whose elements lie anywhere in their array: gathers and scatters.
+// Accesses whose elements may be anywhere in their array: gathers and scatters.
 #pragma once
 
 #include "cpu/execute.h"
@@ -8,10 +8,10 @@ namespace tilewright::cpu {
 /// Loads the elements of an access into a tile; those outside the array take `other`, or zero.
 void gather(const Frame& frame, const Access& access, const Tile& other, const ResolvedTile& out);
 
-/// Stores with index tiles or a mask. Of several elements stored to one place the last one stays.
+/// Stores with index tiles or a mask. Of several elements stored to one address, the last one wins.
 void scatter(const Frame& frame, const Store& store);
 
-/// Copies elements of so many bytes, strides in elements.
+/// Copies elements of `element` bytes; strides are in elements.
 void copy_line(std::byte* out, std::int64_t out_stride, const std::byte* in, std::int64_t in_stride,
                std::int64_t count, int element);
 

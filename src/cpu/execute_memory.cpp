@@ -12,10 +12,10 @@
 namespace tilewright::cpu {
 namespace {
 
-/// A rectangle of an array: where it starts, its strides, and which of its indices are inside.
+/// A rectangle of an array: its start, its strides, and which of its indices are inside.
 struct Rectangle {
     ResolvedTile memory;
-    Coordinates lo, hi;  ///< as far as the access has axes
+    Coordinates lo, hi;  ///< one per axis of the access
     bool inside = true;  ///< all of it
     bool empty = false;  ///< none of it
 };
@@ -39,7 +39,7 @@ Rectangle rectangle(const Frame& frame, const Access& access) {
         } else {
             const std::size_t axis = index.axis;
             result.memory.stride[axis] = ref.strides[dim] * index.stride;
-            // lo: the first i with first + i * stride >= 0; hi: the first with >= extent.
+            // lo: the first i with first + i * stride >= 0; hi: the first i with >= extent.
             const std::int64_t size = access.shape[index.axis];
             if (first < 0) {
                 const std::int64_t skip =
@@ -63,7 +63,7 @@ Rectangle rectangle(const Frame& frame, const Access& access) {
     return result;
 }
 
-/// Where a rectangle starts; nullptr unless all of it is inside its array.
+/// The start of a rectangle; nullptr unless all of it is inside its array.
 std::byte* start_inside(const Frame& frame, const Access& access) {
     const ir::RefArgument& ref = frame.refs[access.ref];
     std::int64_t start = 0;
@@ -109,7 +109,7 @@ void load_rectangle(const Frame& frame, const Rectangle& from, const Tile& other
              transpose);
 }
 
-/// True when every row begins with a whole word of 32 bits.
+/// True when every row starts on a word of 32 bits.
 bool has_whole_words(const LoadView& load, const ResolvedTile& memory) {
     if (reinterpret_cast<std::uintptr_t>(memory.data) % 4 != 0) return false;
     for (int axis = 0; axis < load.access.shape.rank(); ++axis) {
@@ -119,7 +119,7 @@ bool has_whole_words(const LoadView& load, const ResolvedTile& memory) {
     return true;
 }
 
-/// True when the rectangle can be read where it is.
+/// True when the rectangle can be read in place.
 bool is_direct(const LoadView& load, const ResolvedTile& memory) {
     if (load.unit_axis < 0) return true;
     if (memory.stride[load.unit_axis] != 1) return false;
@@ -135,7 +135,7 @@ bool is_direct(const LoadView& load, const ResolvedTile& memory) {
     return true;
 }
 
-/// In memory any byte but 0 is true; in tiles only 1 is.
+/// In memory any non-zero byte is true; in tiles only 1 is.
 void normalise_booleans(const Frame& frame, const Tile& tile) {
     if (tile.dtype != DType::boolean) return;
     std::byte* data = frame.address(tile.home, tile.index);
@@ -144,7 +144,7 @@ void normalise_booleans(const Frame& frame, const Tile& tile) {
     for (std::int64_t i = 0; i < count; ++i) data[i] = std::byte{data[i] != std::byte{0}};
 }
 
-/// Supposes that the next iteration of the loop goes as far as this one went from the last, which
+/// Assumes that the next iteration of the loop advances as far as this one did from the last, which
 /// read at `last` (nullptr: not in the array).
 void look_ahead(const Frame& frame, const LoadView& load, const std::byte* last, View& view) {
     view.ahead = 0;
@@ -221,7 +221,7 @@ void execute(Frame& frame, const LoadView& load) {
 
 void execute(Frame& frame, const SubView& part) {
     const View& from = frame.views[part.from];
-    // Copies of views that have parts are dense: no axis of theirs is in panels.
+    // Copies of views that have parts are dense: none of their axes is in panels.
     View view{from.data, {}};
     for (std::size_t axis = 0; axis < part.start.size(); ++axis) {
         view.stride[axis] = from.stride[axis] * part.step[axis];

@@ -11,7 +11,7 @@ namespace {
 
 /// A StripSource with its address and strides filled in.
 struct Resolved {
-    // No initialisers: a chain makes a table of these each time it runs.
+    // No initialisers: a chain builds a table of these each time it runs.
     std::byte* data;
     std::int64_t panel_bytes;
     std::int64_t row_bytes;  ///< from one strip to the next, per row
@@ -23,7 +23,7 @@ struct Resolved {
     }
 };
 
-/// Fills in `result` where it is: a copy of it would wait for the stores of its parts.
+/// Fills in `result` in place: copying it would wait for the stores to its parts.
 inline void resolve_source(const Frame& frame, const StripSource& source, Resolved& result) {
     const std::int64_t element = size_of(source.dtype);
     result.data = frame.address(source.home, source.index) + source.offset * element;
@@ -64,7 +64,7 @@ void fill(std::byte* data, std::int64_t count, int element, std::uint64_t bits) 
     }
 }
 
-/// The form at row and lane 0; where 64 bits do not hold it, a number of its sign.
+/// The form at row and lane 0; where that does not fit 64 bits, a number of the same sign.
 std::int64_t base_of(const Frame& frame, const Affine& affine) {
     constexpr double kMost = 0x1p62;
     std::int64_t base = affine.constant;
@@ -72,7 +72,7 @@ std::int64_t base_of(const Frame& frame, const Affine& affine) {
     for (const Affine::Term& term : affine.terms) {
         const std::uint64_t bits = ir::read_element(term.dtype, frame.slots + term.slot);
         const auto value = static_cast<std::int64_t>(bits);
-        // Unsigned: it may wrap around, and then it is not what is returned.
+        // Unsigned: it may wrap around, and is then not returned.
         base = static_cast<std::int64_t>(static_cast<std::uint64_t>(base) +
                                          static_cast<std::uint64_t>(term.coefficient) *
                                              static_cast<std::uint64_t>(value));
@@ -81,7 +81,7 @@ std::int64_t base_of(const Frame& frame, const Affine& affine) {
     return std::abs(size) < kMost ? base : static_cast<std::int64_t>(std::copysign(kMost, size));
 }
 
-/// Sets the form's immediates for one strip; true when it is >= 0 all over the strip.
+/// Sets the form's immediates for one strip; true when the form is >= 0 on all of the strip.
 bool set_affine(Strip& strip, const Affine& affine, std::int64_t base) {
     strip.immediate[0] = static_cast<double>(base);
     strip.immediate[1] = static_cast<double>(affine.row);
@@ -91,11 +91,11 @@ bool set_affine(Strip& strip, const Affine& affine, std::int64_t base) {
     return lowest >= 0;
 }
 
-/// An op of a chain with its operands' addresses and the function that does it this time.
+/// An op of a chain with its operands' addresses and the function that runs it this time.
 struct ResolvedOp {
     std::array<Resolved, 4> in;
     Resolved out, sum;
-    StripFunction function;  ///< nullptr: done by another op, or by a Store after the chain
+    StripFunction function;  ///< nullptr: another op does it, or a Store after the chain
     std::int64_t base;       ///< of affine superinstructions
     bool padded;
 };
@@ -106,7 +106,7 @@ struct Part {
     std::int64_t rows, lanes;
 };
 
-/// Does one op on the lanes of a strip from `skipped` on.
+/// Runs one op on the lanes of a strip from `skipped` on.
 void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std::int64_t skipped) {
     if (!resolved.function) return;
     const auto moved = [&](std::byte* data, DType dtype, std::int64_t stride) {
@@ -133,21 +133,21 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
     if (op.is_affine()) {
         const std::int64_t base =
             resolved.base + part.row * op.affine.row + (part.lane + skipped) * op.affine.lane;
-        // Nothing is masked in most strips: then there is nothing to do in place.
+        // In most strips nothing is masked; in place, there is then nothing to do.
         const bool all = set_affine(strip, op.affine, base) && op.super == Super::affine_select;
         if (all && strip.out == strip.in[0].data) return;
     }
     resolved.function(strip);
 }
 
-/// True when the rows of an operand lie so far apart, and are so short, that no hardware prefetcher
-/// foresees them: they are fetched some rows ahead.
+/// True when the rows of an operand are so far apart and so short that hardware prefetchers do not
+/// predict them: they are prefetched some rows ahead.
 bool is_scattered(const StripSource& source, std::int64_t row_bytes, std::int64_t bytes) {
     constexpr std::int64_t kFar = 2048, kLong = 1024;
     return source.home == Home::view && (row_bytes > kFar || row_bytes < -kFar) && bytes <= kLong;
 }
 
-/// Fetches the rows of an operand in one strip.
+/// Prefetches the rows of an operand in one strip.
 void prefetch(const StripSource& source, const Resolved& resolved, const Part& part) {
     constexpr std::int64_t kLine = 64;
     const std::int64_t bytes = part.lanes * resolved.lane_stride * size_of(source.dtype);
@@ -158,7 +158,7 @@ void prefetch(const StripSource& source, const Resolved& resolved, const Part& p
     }
 }
 
-/// True when a fused run can do so many lanes: whole blocks, or one that ends with the last lane.
+/// True when a fused run can do `lanes` lanes: whole blocks, or a last block that overlaps another.
 bool covers(const FusedRun& run, std::int64_t block, std::int64_t lanes) {
     return lanes % block == 0 || (run.repeats && lanes > block);
 }
@@ -240,7 +240,7 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
     return call.lanes;
 }
 
-/// A store copies its operand to the array, or lets the op that makes the operand write there.
+/// A store copies its operand to the array, or makes the op that computes the operand write there.
 void resolve_store(Frame& frame, const StripOp& op, ResolvedOp* ops, std::size_t at) {
     const View& view = frame.views[op.out.index];
     if (view.streams && op.stream) {
@@ -256,8 +256,8 @@ void resolve_store(Frame& frame, const StripOp& op, ResolvedOp* ops, std::size_t
     }
 }
 
-/// A chain that one fused run does altogether needs no more than the run's operands. Returns false,
-/// with nothing done, where it leaves lanes to the ops themselves.
+/// A chain that is one fused run as a whole resolves only the run's operands. Returns false, with
+/// nothing done, where lanes are left to the ops themselves.
 bool run_whole(Frame& frame, const Chain& chain) {
     const FusedRun& run = chain.fused[0];
     const std::int64_t block = frame.program->kernels->fused.lanes;
@@ -317,7 +317,7 @@ void execute(Frame& frame, const Chain& chain) {
     const auto place = [](Chain::Order order, std::int64_t i, std::int64_t count) {
         return order == Chain::Order::backward ? count - 1 - i : i;
     };
-    // Most small tiles are one strip: a division takes as long as a row of them.
+    // Most small tiles are one strip, and a division takes as long as a row of one.
     const auto parts = [](std::int64_t all, std::int64_t each) {
         return all <= each ? std::min<std::int64_t>(all, 1) : ceil_div(all, each);
     };

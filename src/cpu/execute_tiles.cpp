@@ -10,14 +10,14 @@
 namespace tilewright::cpu {
 namespace {
 
-/// Extents, filled up with 1.
+/// Extents, padded with 1.
 Coordinates dims_of(const ir::Shape& shape) {
     Coordinates dims = kUnitSteps;
     for (int axis = 0; axis < shape.rank(); ++axis) dims[axis] = shape[axis];
     return dims;
 }
 
-/// Calls visit(c) for every place of `dims` with axis `fixed` held at 0.
+/// Calls visit(c) for every position in `dims` with axis `fixed` held at 0.
 template <typename Visitor>
 void for_each_line(Coordinates dims, int rank, int fixed, Visitor&& visit) {
     dims[fixed] = 1;
@@ -64,7 +64,7 @@ struct Side {
         const std::size_t a = axis;
         return (axis == tile.lane_axis ? 1 : tile.stride[a]) * step[a];
     }
-    /// How many indices from `i` on lie in one panel.
+    /// The number of indices from `i` on in one panel.
     std::int64_t run(int axis, std::int64_t i) const {
         if (axis != tile.lane_axis) return std::numeric_limits<std::int64_t>::max();
         const std::int64_t left = tile.width - index(axis, i) % tile.width;
@@ -72,7 +72,7 @@ struct Side {
     }
 };
 
-/// A run of indices along one axis that lies within one panel on both sides.
+/// A run of indices along one axis within one panel on both sides.
 struct Segment {
     std::int64_t in = 0, out = 0;  ///< offsets of its first element
     std::int64_t count = 0;
@@ -88,7 +88,7 @@ std::vector<Segment> segments(const Side& in, const Side& out, int axis, std::in
     return result;
 }
 
-/// The axis whose elements lie side by side, or -1.
+/// The axis whose elements are contiguous, or -1.
 int unit_axis(const Side& side, const Coordinates& dims, int rank) {
     for (int axis = rank - 1; axis >= 0; --axis) {
         if (dims[axis] > 1 && side.stride(axis) == 1) return axis;
@@ -96,8 +96,8 @@ int unit_axis(const Side& side, const Coordinates& dims, int rank) {
     return -1;
 }
 
-/// Calls visit(c, lanes) for the lines along `axis`, as many of them at once as lie side by side in
-/// a panel of `tile`: one if the lines themselves lie there.
+/// Calls visit(c, lanes) for the lines along `axis`, with as many lines at once as are contiguous
+/// in a panel of `tile`: one if the lines themselves are along its lanes.
 template <typename Visitor>
 void for_each_bundle(const ir::Shape& shape, const ResolvedTile& tile, int axis, Visitor&& visit) {
     const int lane = tile.lane_axis == axis ? -1 : tile.lane_axis;
@@ -160,7 +160,7 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
     }
     Coordinates outer = dims;
     if (transposes) outer[cross] = 1;
-    // Offsets along the lane axis cost divisions: they are computed once, not for every line.
+    // Offsets along the lane axis need divisions: they are computed once, not for every line.
     const std::vector<Segment> lines = segments(in, out, inner, inner_dim);
     const std::vector<Segment> crossings =
         transposes ? segments(in, out, cross, dims[cross]) : std::vector<Segment>();

@@ -20,12 +20,12 @@ bool fits_lanes(DType dtype) {
            is_narrow_float(dtype);
 }
 
-/// Dtypes that steps read from memory as they are.
+/// Dtypes that steps can read from memory directly.
 bool is_direct(DType dtype) {
     return dtype == DType::f32 || dtype == DType::i32;
 }
 
-/// What replaces an op whose operands are affine in row and lane.
+/// The step that replaces an op whose operands are affine in row and lane.
 struct Absorbed {
     FusedKey key;
     Affine form;
@@ -35,7 +35,7 @@ bool is_store(const StripOp& op) {
     return op.stored_ref >= 0;
 }
 
-/// True for ops that make a value; stores and reductions only look at one.
+/// True for ops that make a value; stores and reductions only read one.
 bool makes_value(const StripOp& op) {
     return op.kind == StripOp::Kind::map && !is_store(op);
 }
@@ -45,7 +45,7 @@ class Planner {
     Planner(const Chain& chain, const DefUse& uses, const Program& program)
         : ops_(chain.ops), width_(chain.width), uses_(uses), program_(program) {}
 
-    /// True when the op may belong to a run, other ops aside.
+    /// True when the op may belong to a run, regardless of other ops.
     bool may_fuse(const StripOp& op) const {
         if (!op.function || (op.super != Super::none && op.super != Super::affine_select))
             return false;
@@ -58,7 +58,7 @@ class Planner {
         return true;
     }
 
-    /// Plans ops [first, last). On failure `failed_at()` is the op that has to stay out.
+    /// Plans ops [first, last). On failure `failed_at()` is the op that must stay out.
     bool plan(std::size_t first, std::size_t last) {
         run_ = {};
         run_.first = first;
@@ -77,7 +77,7 @@ class Planner {
 
     std::size_t failed_at() const { return failed_at_; }
 
-    /// True when the planned run makes values of positions, which strips would have to store.
+    /// True when the planned run computes values from positions, which strips would have to store.
     bool makes_positions() const {
         for (std::size_t t = run_.first; t < run_.last; ++t) {
             if (absorbed_[t] && !skipped_[t] && ops_[t].super == Super::none) return true;
@@ -140,7 +140,7 @@ class Planner {
         return {};
     }
 
-    /// The op of the run, before `t`, that makes input k of op t; kNone: it comes from outside.
+    /// The op of the run, before `t`, that makes input k of op t; kNone: none does.
     std::size_t maker(std::size_t t, std::size_t k) const {
         const StripSource& in = ops_[t].in[k];
         if (in.home != Home::buffer) return kNone;
@@ -150,7 +150,7 @@ class Planner {
         return kNone;
     }
 
-    /// Inputs that op t needs as values; an absorbed op computes them from the position.
+    /// The number of inputs that op t needs as values; an absorbed op computes them from positions.
     std::size_t inputs(std::size_t t) const {
         if (absorbed_[t]) return ops_[t].super == Super::affine_select ? 1 : 0;
         return static_cast<std::size_t>(ops_[t].num_inputs);
@@ -162,7 +162,7 @@ class Planner {
         return count;
     }
 
-    /// Finds what is absorbed, which values nobody needs then, and which others read from outside.
+    /// Finds the absorbed ops, the values that are then unused, and those used outside the run.
     void look_ahead() {
         absorbed_.assign(ops_.size(), std::nullopt);
         skipped_.assign(ops_.size(), false);
@@ -187,14 +187,14 @@ class Planner {
         }
     }
 
-    /// True when the value of op t has to outlive the block's next change.
+    /// True when the value of op t is read after the block's next change.
     bool needs_saving(std::size_t t) const {
         bool changed = false;
         for (std::size_t r = t + 1; r < run_.last; ++r) {
             if (skipped_[r]) continue;
             const int count = uses(r, t);
             if (count > 0 && changed) return true;
-            if (!makes_value(ops_[r]) && count > 0) continue;  // looks at the block
+            if (!makes_value(ops_[r]) && count > 0) continue;  // reads the block only
             if (count > 1 && inputs(r) != 2) return true;
             if (count > 0 && has_narrow_input(r)) return true;
             changed = true;
@@ -202,7 +202,7 @@ class Planner {
         return false;
     }
 
-    /// True when op t has several inputs and one that must be widened first.
+    /// True when op t has several inputs, one of which must be widened first.
     bool has_narrow_input(std::size_t t) const {
         if (inputs(t) < 2) return false;
         for (std::size_t k = 0; k < inputs(t); ++k) {
@@ -245,7 +245,7 @@ class Planner {
                emit({Op::store, DType::f32}, operand, false);
     }
 
-    /// Where input k of op t lies in memory.
+    /// Where input k of op t is in memory.
     FusedRun::Operand place(std::size_t t, std::size_t k) const {
         const std::size_t p = maker(t, k);
         if (p != kNone) return saved_.at(p);
@@ -334,7 +334,7 @@ class Planner {
         if (op.op == Op::cast) {
             key.in = op.in[0].dtype;
             if (!is_held(t, 0) && !load(t, 0)) return false;
-            // Widened already; or rounded by the stores, where only they look.
+            // Widened already; or rounded by the stores, where nothing else reads it.
             if (is_narrow_float(key.in) && key.out == DType::f32) return true;
             if (is_narrow_float(key.out) && key.in == DType::f32 && only_stored(t)) return true;
             return emit(key);
@@ -376,13 +376,13 @@ class Planner {
     std::array<FusedPlace, 2> places_{};  ///< of the operands of the next step
     std::vector<std::optional<Absorbed>> absorbed_;
     std::vector<bool> skipped_, external_;
-    std::size_t held_ = kNone;  ///< the op whose value the block is
+    std::size_t held_ = kNone;  ///< the op whose value is in the block
     std::size_t failed_at_ = 0;
     std::map<std::size_t, FusedRun::Operand> saved_, widened_;
 };
 
-/// A block costs about as much to begin as so many ops cost more in strips. The strips of wide
-/// rows, with what they read and write, take more of the L1 cache.
+/// The least work() that outweighs the cost of starting a block. It is less with wide rows, where
+/// strips and the data that they read and write take more of the L1 cache.
 constexpr int kLeastWork = 4, kLeastWorkOnWideRows = 2;
 
 /// True for chains on rows of arrays alone, which are wide where neighbouring programs run as one.

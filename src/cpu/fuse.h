@@ -1,4 +1,4 @@
-// Plans fused runs: which ops of a chain are done together on blocks of lanes in registers.
+// Plans fused runs: which ops of a chain run together on blocks of lanes in registers.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@
 
 namespace tilewright::cpu {
 
-/// Finds the runs of a chain before its values become strip temporaries. `uses` is of the whole
+/// Finds the runs of a chain before its values become strip temporaries. `uses` covers the whole
 /// program.
 void plan_fused_runs(Chain& chain, const DefUse& uses, const Program& program);
 
-/// Lets a fused run that reads all lanes of `view` fetch the view's rectangle of the loop's next
-/// iteration. `chains` are readers of the view, in order: the first one waits for memory itself,
-/// the next works in the cache, and the last may store past the caches.
+/// Makes a fused run that reads all lanes of `view` prefetch the view's rectangle of the loop's
+/// next iteration. `chains` are the readers of the view, in order: the first one waits for memory
+/// itself, the next one works in the cache, and the last may use non-temporal stores.
 void prefetch_next(std::span<Chain* const> chains, std::uint32_t view);
 
 }  // namespace tilewright::cpu

@@ -241,7 +241,7 @@ void Interpreter::step(const Instruction& instruction, Frame& frame) {
 
 // ---- Control flow.
 
-/// Copies values all at once: a yield may permute the values it is copied to.
+/// Copies values all at once: a yield may permute its targets.
 void assign(std::span<const Value> from, std::span<const Value> to, Frame& frame) {
     std::vector<TileValue> copies;
     for (Value value : from) copies.push_back(frame.tile(value));
@@ -360,12 +360,12 @@ std::vector<const TileValue*> tiles_of(std::span<const Value> values, const Fram
     return tiles;
 }
 
-/// Element of a tile that may also be a scalar standing for every lane.
+/// An element of a tile; a scalar stands for every lane.
 std::size_t element_at(const TileValue& tile, std::size_t lane) {
     return tile.type.is_scalar() ? 0 : lane;
 }
 
-/// Whether a lane takes part in its access, and the poison of that decision.
+/// Whether a lane takes part in its access, and the poison of that condition.
 struct Active {
     bool active = true;
     Poison poison = 0;
@@ -466,7 +466,7 @@ void Interpreter::write(const Instruction& instruction, Frame& frame) {
         if (proved && !lane.inside && check) checker_->claimed_inside(*check, lane);
         TW_ASSERT(lane.inside || !proved, "an access proved in bounds leaves {}", memory.name);
         if (check) {
-            // An undefined index could have been any: that its lane fell outside excuses nothing.
+            // An undefined index could have any value, so even one outside is an error.
             checker_->require_defined(lane.poison, instruction, "an index of the access");
             Poison poison = mask.poison;
             for (Value value : operands.values) {

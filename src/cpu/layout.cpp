@@ -104,19 +104,18 @@ bool wants_k_contiguous(const DotForm& form) {
 
 namespace {
 
-// Relative costs of handling one element, in passes over it.
-constexpr double kTranspose = 1.0;     // on the way from or to memory
+// Relative costs of handling one element, in passes over it:
+constexpr double kTranspose = 1.0;     // when loading or storing
 constexpr double kConvert = 1.5;       // from one tile layout to another
 constexpr double kCopy = 0.25;         // along the lanes
 constexpr double kUnpackedRows = 0.1;  // the vector operand of a dot read in place
 constexpr double kHorizontalReduce = 0.5;
 constexpr double kHorizontalScan = 0.5;
-constexpr double kProducts = 1.0 / 16;  // one multiplication of a dot whose lanes are wasted
+constexpr double kProducts = 1.0 / 16;  // one multiplication in a dot whose lanes are wasted
 constexpr double kUnknownTrips = 16;
 constexpr double kMaxTrips = 64;
 constexpr std::size_t kMaxCombinations = 512;
 
-/// Disjoint sets.
 class UnionFind {
   public:
     explicit UnionFind(std::size_t size) : parent_(size) {
@@ -318,7 +317,7 @@ class LaneAssignment {
         return std::clamp(count, 1.0, kMaxTrips);
     }
 
-    /// Equal long axes in equal order keep their meaning.
+    /// Links the long axes of both shapes where they have equal extents in equal order.
     void link_reshape(Value from, Value to) {
         std::vector<int> a, b;
         for (int axis = 0; axis < shape(from).rank(); ++axis) {
@@ -334,9 +333,8 @@ class LaneAssignment {
         for (std::size_t i = 0; i < a.size(); ++i) link(from, a[i], to, b[i]);
     }
 
-    /// Panels of 64 lanes, as dots and sums over rows want them; wider ones where rows are few, so
-    /// that a strip still holds enough elements to be worth its dispatch, and whole rows, as arrays
-    /// have them, where nothing speaks against it.
+    /// Panels of 64 lanes for dots and sums over rows; wider ones where rows are few, so that a
+    /// strip has enough elements to be worth its dispatch; else whole rows, as in arrays.
     std::int64_t panel_width(const Component& component) const {
         constexpr std::int64_t kManyRows = 16;
         std::int64_t rows = 1, lanes = 1;
@@ -433,7 +431,7 @@ class LaneAssignment {
         return size(vector) * kConvert * weight_of_[vector.id];
     }
 
-    /// Of an operand whose elements must lie one after the other along `axis`.
+    /// The cost of an operand whose elements must be contiguous along `axis`.
     double contiguous_cost(Value operand, int axis) const {
         const bool lazy = is_lazy(operand);
         if (!lazy && !has_layout(operand)) return 0;
@@ -505,7 +503,7 @@ class LaneAssignment {
             for (std::size_t i = 0; i < chosen.size(); ++i) choose(components_[i], chosen[i]);
             return;
         }
-        // Too many to try all: one component after the other, until nothing gets cheaper.
+        // Too many to try all: one component at a time, until the cost stops falling.
         for (bool improved = true; improved;) {
             improved = false;
             for (Component& component : components_) {
@@ -545,7 +543,7 @@ class LaneAssignment {
     std::vector<int> lane_;
     std::vector<double> weight_of_;  ///< how often the definition runs
     std::set<Value> made_by_dot_;
-    std::set<Value> lazy_;  ///< loads that only dots read: no layout of their own
+    std::set<Value> lazy_;  ///< loads that only dots read, without a layout of their own
     std::map<Value, std::int64_t> constants_;
     std::vector<Priced> priced_;
     std::vector<Component> components_;

@@ -59,7 +59,7 @@ void Lowering::run() {
         read.insert(instruction.operands[0]);
     });
     for (const auto& [id, slot] : refs_) {
-        // may_write asks whether one of a set may share memory with a Ref.
+        // may_write tells whether a Ref of a set may share memory with this one.
         program_.refs[slot].is_read = ir::may_write(function_, read, Value{id});
     }
     program_.private_refs = private_refs(function_);
@@ -129,7 +129,7 @@ void Lowering::lower(const ir::Instruction& instruction) {
             return emit(print);
         }
         case Op::debug_check:
-            return;  // Only the checked mode looks.
+            return;  // only the checked mode checks it
         case Op::for_loop:
             return lower_for(instruction);
         case Op::while_loop:
@@ -218,7 +218,7 @@ std::vector<Tile> Lowering::begin_carries(const std::vector<Value>& init,
 }
 
 void Lowering::end_carries(const std::vector<Value>& yielded, const std::vector<Tile>& carries) {
-    // All carries change at once: a value that lives in another carry is saved first.
+    // All carries change at once: a value that is stored in another carry is saved first.
     std::vector<Tile> next;
     for (std::size_t i = 0; i < carries.size(); ++i) {
         Tile value = tile(yielded[i]);
@@ -328,7 +328,7 @@ void Lowering::flatten(Region& region, const Node* loop) {
         switch (node.kind) {
             case Node::Kind::instruction: {
                 const auto* chain = std::get_if<Chain>(&node.instruction);
-                if (chain && chain->ops.empty()) break;  // nobody reads what it made
+                if (chain && chain->ops.empty()) break;  // nothing reads its results
                 auto* view = std::get_if<LoadView>(&node.instruction);
                 if (view && loop) {
                     view->in_loop = true;

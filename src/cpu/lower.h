@@ -43,30 +43,30 @@ struct Space {
     std::int64_t panels() const { return ceil_div(lanes(), width); }
 };
 
-/// Sees a tile as an operand over a space; nullopt when its strides do not fit.
+/// A tile as an operand over a space; nullopt when its strides do not fit.
 std::optional<StripSource> as_source(const Tile& tile, const Space& space);
 
 /// `tile` with other axes: axis i of the result is axis from[i], or a broadcast one where that is
 /// -1.
 Tile with_axes(const Tile& tile, const ir::Shape& shape, std::span<const int> from);
 
-/// Makes `tile` (a buffer) hold `shape` in row-major order.
+/// Stores `tile` (a buffer) as `shape` in row-major order.
 void set_dense(Tile& tile, const ir::Shape& shape);
 
 class Lowering {
   public:
     Lowering(const ir::Function& function, Program& program);
 
-    /// Lowers the whole function; the result goes to `program`, but for arena offsets.
+    /// Lowers the whole function into `program`, except for arena offsets.
     void run();
 
   private:
     struct Place {
         Tile tile;
-        int depth = 0;  ///< regions_ index in which the value is defined
+        int depth = 0;  ///< the index in regions_ where the value is defined
     };
 
-    // lower.cpp: control flow, scalars, bookkeeping.
+    // lower.cpp: control flow, scalars and bookkeeping.
     void lower_block(const ir::Block& block);
     void lower(const ir::Instruction& instruction);
     void lower_for(const ir::Instruction& instruction);
@@ -86,7 +86,7 @@ class Lowering {
     std::uint32_t integer_slot(ir::Value value);  ///< a scalar as i64
     Tile new_tile(DType dtype, const ir::Shape& shape, LaneChoice choice);
     Tile scalar_tile(std::uint32_t slot, DType dtype, const ir::Shape& shape = {}) const;
-    Tile new_result(ir::Value value);  ///< a buffer or slot for a value, already its place
+    Tile new_result(ir::Value value);  ///< a buffer or slot, recorded as the value's place
     void set_place(ir::Value value, const Tile& tile);
     const Place& place(ir::Value value) const { return places_[value.id]; }
     const Tile& tile(ir::Value value) const;
@@ -94,7 +94,7 @@ class Lowering {
     void append(Instruction instruction, std::uint32_t line);
     std::uint32_t line_of(const ir::Location& location);
 
-    // lower_tiles.cpp: elementwise, shape, reductions.
+    // lower_tiles.cpp: elementwise ops, shapes and reductions.
     void lower_constant(const ir::Instruction& instruction);
     void lower_iota(const ir::Instruction& instruction);
     void lower_elementwise(const ir::Instruction& instruction);
@@ -143,7 +143,7 @@ class Lowering {
     std::vector<std::vector<const ir::Instruction*>> users_;
     std::vector<bool> varies_;               ///< scalars that depend on the program of the grid
     std::set<ir::Value> written_;            ///< Refs that some instruction stores to
-    std::map<ir::Value, ir::Value> scales_;  ///< products that dots make, and their factors
+    std::map<ir::Value, ir::Value> scales_;  ///< products applied by dots, and their factors
     std::map<std::pair<std::uint32_t, int>, Tile> packed_;  ///< views copied to lane layouts
     std::map<std::uint32_t, std::uint32_t> refs_;           ///< value id -> Program::refs
     std::map<std::pair<int, std::uint64_t>, std::uint32_t> constant_slots_;
@@ -153,7 +153,7 @@ class Lowering {
     std::map<std::pair<std::string_view, int>, std::uint32_t> known_lines_;
 };
 
-/// Bits of an element as memory holds them, from ConstantAttributes' widened form.
+/// Bits of an element in memory, from the widened form of ConstantAttributes.
 std::uint64_t element_bits(DType dtype, std::uint64_t widened);
 
 }  // namespace tilewright::cpu

@@ -1,4 +1,4 @@
-// Lowers dots: which operand is broadcast, which read in vectors, and what is copied for them.
+// Lowers dots: which operand is broadcast, which is read in vectors, and what is copied for them.
 #include <algorithm>
 
 #include "cpu/lower.h"
@@ -15,7 +15,7 @@ std::int64_t padded(std::int64_t lanes) {
     return ceil_div(lanes, kPanelLanes) * kPanelLanes;
 }
 
-/// True when neighbours along `axis` are neighbours in memory (within panels, if these lie there).
+/// True when elements along `axis` are contiguous in memory (within panels, if these are along it).
 bool is_contiguous(const Tile& tile, int axis) {
     const std::size_t a = axis;
     if (tile.home == Home::view) {
@@ -26,7 +26,7 @@ bool is_contiguous(const Tile& tile, int axis) {
 }
 
 /// True when every group of elements along the contiguous `axis` is a whole word of 32 bits. What
-/// is not known before the run, the load of a view makes sure of.
+/// is unknown before the run is ensured by the load of a view.
 bool has_whole_words(const Tile& tile, int axis, int group) {
     const auto whole = [group](std::int64_t elements) { return elements % group == 0; };
     if (!whole(tile.shape[axis]) || !is_contiguous(tile, axis)) return false;
@@ -40,7 +40,7 @@ bool has_whole_words(const Tile& tile, int axis, int group) {
     return all;
 }
 
-/// A tile with whole words along `axis` as the tile of these.
+/// A tile with whole words along `axis` as a tile of words.
 Tile as_words(Tile tile, int axis, int group) {
     tile.dtype = DType::u32;
     tile.shape[axis] /= group;
@@ -78,7 +78,7 @@ GemmFunction function_for(const DotForm& form, DType result) {
 
 }  // namespace
 
-/// True when the table can dot rows of the vector operand as they lie in an array.
+/// True when a kernel can multiply rows of the vector operand in place in an array.
 bool Lowering::multiplies_rows(const ir::Instruction& dot) const {
     const ir::Type& type = function_.type(dot.result());
     if (type.dtype != DType::f32 || kernels().gemm_rows_f32 == nullptr) return false;
@@ -87,7 +87,7 @@ bool Lowering::multiplies_rows(const ir::Instruction& dot) const {
     return has_few_rows(type.shape, lane);
 }
 
-/// True for a rounding to bf16 of which dots make pairs.
+/// True for a rounding to bf16 that dots do as they form pairs.
 bool Lowering::rounds_for_dots(const ir::Instruction& instruction) const {
     const Value result = instruction.result();
     if (instruction.op != Op::cast || function_.type(result).dtype != DType::bf16) return false;
@@ -99,8 +99,8 @@ bool Lowering::rounds_for_dots(const ir::Instruction& instruction) const {
                        [&](const auto* user) { return dot_form(function_, *user).group > 1; });
 }
 
-/// For acc * factor, one of each row or column, where a dot of the same block adds to it and nobody
-/// else reads it: takes acc for the result, notes the factor for the dot, and returns true.
+/// For acc * factor, with a factor per row or column, that only a dot of the same block reads, to
+/// add to it: uses acc as the result, records the factor for the dot, and returns true.
 bool Lowering::scales_accumulator(const ir::Instruction& instruction) {
     const Value result = instruction.result();
     const auto& users = users_[result.id];
@@ -131,7 +131,7 @@ bool Lowering::scales_accumulator(const ir::Instruction& instruction) {
     return false;
 }
 
-/// True when a dot is so large that its operands are packed block by block where their rows lie far
+/// True when a dot is so large that its operands are packed block by block where their rows are far
 /// apart in an array.
 bool Lowering::is_blocked(const ir::Instruction& dot) const {
     constexpr std::int64_t kLeast = 64, kLeastDepth = 128;
@@ -144,12 +144,11 @@ bool Lowering::is_blocked(const ir::Instruction& dot) const {
            a[attributes.transpose_a ? rank - 2 : rank - 1] >= kLeastDepth;
 }
 
-/// The vector operand of a dot (batch, k, lanes): its lanes must lie in panels of `width` or
-/// plainly one after the other.
+/// The vector operand of a dot (batch, k, lanes), with lanes in panels of `width` or contiguous.
 Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t width) {
     if (operand.home == Home::view) {
         if (is_contiguous(operand, 2)) return operand;
-        // Several dots may want the same copy.
+        // Several dots may need the same copy.
         const auto [found, inserted] =
             packed_.try_emplace({operand.index, operand.view_axis[2]}, Tile{});
         if (inserted) found->second = in_layout(operand, at_depth, {2, width});
@@ -161,8 +160,8 @@ Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t wi
     return in_layout(operand, at_depth, {2, width});
 }
 
-/// Groups of rows of (batch, k, lanes), of bf16 or yet to be rounded, of i16 or of bytes, as
-/// (batch, k / group, lanes).
+/// Groups of rows of (batch, k, lanes), of bf16 (or f32 to be rounded), i16 or bytes, as (batch, k
+/// / group, lanes).
 Tile Lowering::interleaved(const Tile& operand, int at_depth, std::int64_t width, int group) {
     Interleave interleave;
     interleave.in = is_contiguous(operand, 2) ? operand : in_layout(operand, at_depth, {2, width});
@@ -216,7 +215,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     const bool narrow = dtype == DType::i16 || dtype == DType::u16;
     const DType sums = narrow ? DType::i32 : dtype;
 
-    // Lanes along the batch suit who reads the product, but no kernel writes them.
+    // The reader of the product may prefer lanes along the batch, but no kernel writes them.
     const Tile wanted = narrow ? new_tile(sums, shape, lanes_[result.id]) : new_result(result);
     const bool along_batch = wanted.lane_axis >= 0 && wanted.lane_axis < first;
     const Tile out = along_batch ? new_tile(sums, shape, {rank - 1, kPanelLanes}) : wanted;

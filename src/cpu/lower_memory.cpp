@@ -59,8 +59,8 @@ Tile Lowering::mask_tile(Value mask, const ir::Shape& shape) {
     return result;
 }
 
-/// A load is left where it is when nothing stores to the array and its readers can work there:
-/// dots, and strips whose lanes lie along the array's rows.
+/// A load is left in place when nothing stores to the array and its readers can work there: dots,
+/// and strips whose lanes are along the array's rows.
 bool Lowering::lower_view(const ir::Instruction& instruction) {
     const auto& attributes = instruction.get<ir::AccessAttributes>();
     const Value result = instruction.result();
@@ -74,7 +74,7 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
     const bool dots_only = feeds_only_dots(users_[result.id], result);
     LoadView load;
     load.unit_axis = contiguous;
-    // Elements that kernels multiply as they are: the broadcast operand may have any strides.
+    // Elements that kernels multiply in place: the broadcast operand may have any strides.
     if (dots_only && size_of(type.dtype) >= 4) {
         load.unit_axis = -1;
         for (const ir::Instruction* dot : users_[result.id]) {
@@ -94,7 +94,7 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
     }
     for (const ir::Instruction* dot : users_[result.id]) {
         if (!dots_only) break;
-        // Only what is multiplied as it lies fills words: f8 in pairs is widened first.
+        // Words need elements that are multiplied as they are: f8 in pairs is widened first.
         const int group = dot_form(function_, *dot).group;
         if (group * size_of(type.dtype) == 4) load.group = std::max(load.group, group);
     }
@@ -137,7 +137,7 @@ void Lowering::lower_load(const ir::Instruction& instruction) {
         load.out = new_result(result);
         return emit(load);
     }
-    // Lanes of the array may be read whatever the mask says: it chooses afterwards.
+    // Elements of the array may be read whatever the mask is: the select discards them.
     Tile zero = scalar_tile(constant_slot(type.dtype, 0), type.dtype, type.shape);
     const Tile other = attributes.has_other ? load.other : zero;
     const Tile mask = mask_tile(instruction.operands[next], type.shape);
@@ -168,8 +168,8 @@ void Lowering::lower_store(const ir::Instruction& instruction) {
     if (!lower_store_view(instruction, store)) emit(store);
 }
 
-/// A store whose lanes lie along the array's rows is an op of a chain, which writes to the array
-/// itself where it can.
+/// A store whose lanes are along the array's rows becomes an op of a chain, which writes directly
+/// to the array where it can.
 bool Lowering::lower_store_view(const ir::Instruction& instruction, const Store& store) {
     const auto& attributes = instruction.get<ir::AccessAttributes>();
     const ir::Shape& shape = store.value.shape;
@@ -239,7 +239,7 @@ void Lowering::lower_atomic(const ir::Instruction& instruction) {
         atomic.mask = mask_tile(instruction.operands[next + 1 + cas], atomic.value.shape);
     }
     if (!users_[result.id].empty()) atomic.out = new_result(result);
-    // Sums of floats depend on the order, and so do old values, exchanges and swaps.
+    // Sums of floats depend on the order, and so do old values, exchanges and compare-and-swap.
     const bool commutes = instruction.op == Op::atomic_max || instruction.op == Op::atomic_min ||
                           (instruction.op == Op::atomic_add && !is_float(atomic.access.dtype));
     if (!commutes || !users_[result.id].empty()) program_.in_order = true;

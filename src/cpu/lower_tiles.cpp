@@ -14,7 +14,7 @@ using ir::Value;
 
 namespace {
 
-/// True when elements follow each other in row-major order without gaps.
+/// True when elements are contiguous in row-major order.
 bool is_dense(const Tile& tile) {
     if (tile.home == Home::view || tile.lane_axis >= 0) return false;
     std::int64_t expected = 1;
@@ -67,7 +67,7 @@ std::optional<StripSource> as_source(const Tile& tile, const Space& space) {
     const auto stride = [&](int axis) { return tile.shape[axis] == 1 ? 0 : tile.stride[axis]; };
     const int lane = space.lane_axis;
     if (tile.home == Home::view) {
-        // At run time the lanes are sure to lie side by side along this axis only.
+        // At run time the lanes are known to be contiguous only along this axis.
         if (tile.unit_axis < 0 || space.shape.rank() == 0) return std::nullopt;
         const int walked = tile.view_axis[lane];
         if (space.lanes() > 1 && walked >= 0) {
@@ -198,7 +198,7 @@ void Lowering::lower_constant(const ir::Instruction& instruction) {
 void Lowering::lower_iota(const ir::Instruction& instruction) {
     const ir::Type& type = function_.type(instruction.result());
     const int axis = instruction.get<ir::AxisAttributes>().axis;
-    // Zero, one, two, ... once in the program's constants; other axes broadcast it.
+    // 0, 1, 2, ... are stored once among the program's constants and broadcast along other axes.
     const std::int64_t extent = type.shape[axis];
     const int element = size_of(type.dtype);
     const std::size_t start = (program_.constants.size() + 63) / 64 * 64;
@@ -288,7 +288,7 @@ void Lowering::lower_shape(const ir::Instruction& instruction) {
             const auto& slice = instruction.get<ir::SliceAttributes>();
             if (from.home == Home::view && reads_strips(instruction.result()))
                 return lower_part(instruction);
-            // Lanes in one panel lie side by side.
+            // Lanes in one panel are contiguous.
             const bool keeps_lanes =
                 from.lane_axis < 0 || shape[from.lane_axis] == from.shape[from.lane_axis] ||
                 (from.shape[from.lane_axis] <= from.width && slice.strides[from.lane_axis] == 1);
@@ -321,7 +321,7 @@ void Lowering::lower_shape(const ir::Instruction& instruction) {
     set_place(instruction.result(), with_axes(from, shape, axes));
 }
 
-/// True when nobody but strips reads a value: dots ask more of a view.
+/// True when only strips read a value: dots have stricter needs of a view.
 bool Lowering::reads_strips(Value value) const {
     const auto& users = users_[value.id];
     return std::all_of(users.begin(), users.end(), [](const ir::Instruction* user) {
@@ -369,7 +369,7 @@ void Lowering::lower_reshape(const ir::Instruction& instruction) {
         move.out.shape = from.shape;
         return emit(move);
     }
-    // Extents of 1 come and go freely; anything else goes through row-major order.
+    // Axes of extent 1 may be added and removed; anything else goes through row-major order.
     std::vector<int> long_from, long_to;
     for (int axis = 0; axis < from.shape.rank(); ++axis) {
         if (from.shape[axis] != 1) long_from.push_back(axis);
@@ -448,7 +448,7 @@ void Lowering::lower_reduce(const ir::Instruction& instruction) {
     if (out_shape.rank() == 0) {
         out = scalar_tile(new_slot(), carrier);
     } else if (over_lanes) {
-        // One element a row: row-major order of the axes that remain.
+        // One element per row: row-major order of the remaining axes.
         out = new_tile(carrier, {space.rows()}, {});
         set_dense(out, out_shape);
     } else {

@@ -66,7 +66,7 @@ class Arena {
             release();
             data_ = static_cast<std::byte*>(::operator new (
                 static_cast<std::size_t>(bytes), std::align_val_t{kAlignment}, std::nothrow));
-            // Sanitizers end the process in the form that throws.
+            // Not the form that throws, in which sanitizers end the process.
             if (data_ == nullptr) throw std::bad_alloc();
             capacity_ = bytes;
         }
@@ -93,7 +93,8 @@ struct Worker {
     std::vector<PrivateArray> private_arrays;
 };
 
-/// A thread may run a kernel inside another one (a pool that steals work): each depth has its own.
+/// A thread may run a kernel inside another one (in a pool with work stealing): each nesting depth
+/// has its own worker.
 class WorkerLease {
   public:
     WorkerLease() {
@@ -121,7 +122,7 @@ class WorkerLease {
     std::unique_ptr<Worker> worker_;
 };
 
-/// One call: the arguments in the form programs of the grid use them.
+/// One call: the arguments in the form that programs of the grid use.
 class Call {
   public:
     Call(const Program& program, const ir::Arguments& arguments)
@@ -221,8 +222,8 @@ class Call {
 
 std::atomic<int> g_threads{0};
 
-/// One arena per number of threads, kept for good: making one costs more than a small call runs,
-/// and a stream of short-lived arenas piles up faster than their workers leave them.
+/// One arena per number of threads, kept until the process ends: creating one takes longer than a
+/// small call, and a stream of short-lived arenas piles up faster than their workers leave them.
 oneapi::tbb::task_arena& arena(int threads) {
     static std::mutex mutex;
     static std::map<int, std::unique_ptr<oneapi::tbb::task_arena>> arenas;
@@ -232,9 +233,9 @@ oneapi::tbb::task_arena& arena(int threads) {
     return *entry;
 }
 
-/// What a parallel loop orders: what comes before it, its bodies, what comes after it. oneTBB is
-/// not built with ThreadSanitizer, which therefore must be told; bodies stay unordered to each
-/// other.
+/// The order that a parallel loop imposes: what comes before it, its bodies, what comes after it.
+/// oneTBB is built without ThreadSanitizer, which must therefore be told; bodies stay unordered
+/// relative to each other.
 #ifdef __SANITIZE_THREAD__
 char g_loops_begin, g_loops_end;
 void before_loop() {
@@ -260,7 +261,7 @@ void after_loop() {}
 template <class Body>
 void on_threads(int threads, std::int64_t n, const Body& body) {
     const auto in_arena = [&] {
-        before_body();  // a full arena hands this to a thread that has a place
+        before_body();  // a full arena passes this to one of its threads
         const auto one = [&body](std::int64_t i) {
             before_body();
             body(i);
@@ -289,7 +290,7 @@ int default_threads() {
     return threads;
 }
 
-/// True while this thread runs one of several bodies of a parallel loop, whose calls may touch the
+/// True while this thread runs one of several bodies of a parallel loop, whose calls may access the
 /// same arrays.
 thread_local bool g_beside_others = false;
 
@@ -309,14 +310,14 @@ struct Plainly {
     void operator()(Frame& frame) const { execute(frame); }
 };
 
-/// The same, taking times.
+/// The same, timed.
 struct Timed {
     explicit Timed(Profile& profile) : stopwatch(profile) {}
     void operator()(Frame& frame) { execute(frame, stopwatch); }
     Stopwatch stopwatch;
 };
 
-/// `make()` makes what executes frames, one for each thread.
+/// `make()` makes the object that executes frames, one for each thread.
 template <typename Make>
 void run_programs(const Program& program, const ir::Arguments& arguments,
                   const ParallelFor& parallel_for, const Make& make) {
@@ -402,8 +403,8 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
         return;
     }
     on_threads(threads, n, [&](std::int64_t i) {
-        // While a body waits for loops of its own it must not begin another one: they would pile up
-        // on its stack.
+        // A body that waits for loops of its own must not begin another body meanwhile: they would
+        // pile up on its stack.
         oneapi::tbb::this_task_arena::isolate([&] {
             const BesideOthers mark;
             body(i);
@@ -412,7 +413,7 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
 }
 
 std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, int threads) {
-    constexpr double kLast = 2;  // of the longest program, for each thread
+    constexpr double kLast = 2;  // times the longest program, for each thread
     const auto cost = [&](std::int64_t i) { return costs[i]; };
     const auto longest = static_cast<double>(*std::max_element(costs.begin(), costs.end()));
     std::vector<std::int64_t> order(costs.size());

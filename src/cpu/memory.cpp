@@ -21,7 +21,7 @@ Lanes::Lanes(const ir::Function& function, const ir::Instruction& instruction, c
             const ir::Shape& tile = indices[d]->type.shape;
             std::int64_t stride = 1;
             for (int axis = tile.rank() - 1; axis >= 0; --axis) {
-                // An extent of 1 is repeated along the joint axis.
+                // An axis of extent 1 is repeated along the joint axis.
                 dimension.step[first + axis] = tile[axis] == 1 ? 0 : stride;
                 stride *= tile[axis];
             }

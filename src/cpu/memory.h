@@ -1,4 +1,4 @@
-// Refs of a program of the reference machine, and the lanes of an access to one.
+// Refs of a program on the reference machine, and the lanes of an access to one.
 #pragma once
 
 #include <array>
@@ -26,15 +26,15 @@ struct Memory {
     std::byte* element(std::int64_t offset) const { return data + offset * size_of(dtype); }
 };
 
-/// Which element every lane of one executed access stands for. Owns its index tiles, so that a
-/// report can be written after the program went on.
+/// The element that each lane of one executed access stands for. Owns its index tiles, so that a
+/// report can be written after the program has moved on.
 class Lanes {
   public:
     struct Lane {
         std::array<std::int64_t, ir::kMaxRefRank> index{};
         bool inside = true;       ///< every index lies in [0, extent)
         std::int64_t offset = 0;  ///< in elements, meaningful when inside
-        Poison poison = 0;        ///< of an index that is itself undefined
+        Poison poison = 0;        ///< of an index that is undefined
     };
 
     Lanes(const ir::Function& function, const ir::Instruction& instruction, const Memory& memory,
@@ -46,7 +46,7 @@ class Lanes {
 
   private:
     /// One dimension: index = start + sum over axes of coordinate * step, or an element of a tile
-    /// found at that position.
+    /// at that position.
     struct Dimension {
         ir::Index::Kind kind = ir::Index::Kind::scalar;
         TileValue operand;

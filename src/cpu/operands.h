@@ -1,4 +1,4 @@
-// Walks the operands of bytecode instructions: what each reads and writes.
+// Visits the operands of bytecode instructions: what each reads and writes.
 #pragma once
 
 #include <type_traits>
@@ -10,8 +10,8 @@ namespace tilewright::cpu {
 
 enum class Use : std::uint8_t {
     read,
-    write,   ///< every element that anybody reads later
-    update,  ///< some elements, or on top of what is there
+    write,   ///< every element that is read later
+    update,  ///< some elements, or in addition to what is there
 };
 
 namespace detail {
@@ -37,7 +37,7 @@ void visit_slot(Slot& slot, Use use, Visitor&& visit) {
 }  // namespace detail
 
 /// Calls visit(home, index, use) for every operand of one instruction, reads before writes. The
-/// references may be assigned to, but for the home of scalar registers.
+/// references may be assigned to, except for the home of scalar registers.
 template <typename InstructionType, typename Visitor>
 void visit_operands(InstructionType& instruction, Visitor&& visit) {
     using T = std::remove_const_t<InstructionType>;

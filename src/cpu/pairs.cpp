@@ -40,7 +40,7 @@ class PairWriter {
     }
 
   private:
-    /// The function that does `op` and writes pairs; nullptr if there is none.
+    /// The function that computes `op` and writes pairs; nullptr if there is none.
     StripFunction function_for(const StripOp& op) const {
         if (op.kind != StripOp::Kind::map || op.stored_ref >= 0) return nullptr;
         if (op.super == Super::exp2_sum) return kernels_.super.exp2_sum_pairs;
@@ -50,7 +50,7 @@ class PairWriter {
         return rounds ? kernels_.interleave_pairs(DType::f32) : nullptr;
     }
 
-    /// Lets `op` write what `interleave` would make of its result; false where it cannot.
+    /// Makes `op` write what `interleave` would make of its result; false where it cannot.
     bool write(const Chain& chain, StripOp& op, const Interleave& interleave) const {
         const Tile &in = interleave.in, &out = interleave.out;
         const bool whole = in.shape[0] == 1 && in.shape[1] == chain.rows && chain.rows % 2 == 0 &&
@@ -64,7 +64,7 @@ class PairWriter {
         if (!whole || function == nullptr || !(same_panels || one_panel)) return false;
         op.function = function;
         op.super = op.super == Super::none ? Super::round_pairs : Super::exp2_sum_pairs;
-        // A row of pairs takes the place of two rows of bf16, to which strides and offset refer.
+        // A row of pairs fills two rows of bf16, in which strides and offset are counted.
         op.out.dtype = DType::bf16;
         op.out.index = out.index;
         op.out.offset = 2 * out.offset;
@@ -75,7 +75,7 @@ class PairWriter {
     }
 
     const Kernels& kernels_;
-    const DefUse uses_;  ///< as before anything here
+    const DefUse uses_;  ///< before any change made here
 };
 
 }  // namespace

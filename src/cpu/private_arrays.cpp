@@ -1,4 +1,4 @@
-// Copies of small arrays that programs only add to.
+// Copies of small arrays that programs only accumulate into.
 #include "cpu/private_arrays.h"
 
 #include <algorithm>
@@ -92,7 +92,7 @@ std::vector<PrivateRef> private_refs(const ir::Function& function) {
         }
         ++index;
     }
-    // An atomic on another array would need to know that it has no copy.
+    // All or none: atomics on other arrays could not tell whether theirs has a copy.
     if (result.size() != atomics.size()) result.clear();
     return result;
 }

@@ -1,4 +1,4 @@
-// Small arrays that programs only add to: each thread has a copy of its own, without atomics.
+// Small arrays that programs only accumulate into: each thread has its own copy, without atomics.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace tilewright::cpu {
 
-/// Finds the Refs that a function touches by integer atomics of one kind alone, whose old values
-/// nobody reads: whoever adds first, the results are the same. Empty unless all atomics are such.
+/// Finds the Refs that a function accesses only by integer atomics of one kind whose old values are
+/// not used: the results do not depend on the order. Empty unless this holds for all atomics.
 std::vector<PrivateRef> private_refs(const ir::Function& function);
 
 /// A thread's copy of an argument.
@@ -23,16 +23,16 @@ struct PrivateArray {
 /// The copies of one call. Threads share one object.
 class PrivateArrays {
   public:
-    /// Larger arrays would take longer to combine than atomics do.
+    /// Larger arrays would take longer to combine than atomics take.
     static constexpr std::int64_t kMostBytes = std::int64_t{64} << 10;
 
     PrivateArrays(const Program& program, const ir::Arguments& arguments);
 
     bool empty() const { return arrays_.empty(); }
 
-    /// Makes a thread's copies in `memory`, with nothing added yet.
+    /// Makes a thread's copies in `memory`, initially the identity.
     void begin(std::vector<std::byte>& memory, std::vector<PrivateArray>& own) const;
-    /// Adds a thread's copies to the arrays.
+    /// Combines a thread's copies into the arrays.
     void end(const std::vector<PrivateArray>& own);
 
   private:

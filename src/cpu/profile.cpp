@@ -1,4 +1,4 @@
-// What each instruction of a program takes: time, executions, work.
+// The cost of each instruction of a program: time, executions, work.
 #include "cpu/profile.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ double bytes(const Access& access) {
     return static_cast<double>(access.shape.size()) * size_of(access.dtype);
 }
 
-/// Bytes of a tile that lies in an array; each element once.
+/// Bytes of a tile that is in an array, each element counted once.
 double bytes(const Tile& tile) {
     if (tile.home != Home::view) return 0;
     double count = size_of(tile.dtype);
@@ -36,7 +36,7 @@ double bytes(const Chain& chain, const StripSource& source) {
     return rows * lanes * size_of(source.dtype);
 }
 
-/// Operations on floats for each element.
+/// Float operations per element.
 double flops(const StripOp& op) {
     if (op.stored_ref >= 0 || !is_float(op.in[0].dtype)) return 0;
     const double sum = op.sum.home == Home::none ? 0 : 1;
@@ -127,7 +127,7 @@ struct WorkOf {
     }
     Work operator()(const Load& load) const { return {0, bytes(load.access), {}}; }
     Work operator()(const Store& store) const {
-        // With a view the chain before has stored, as a rule.
+        // With a view, the preceding chain usually has stored already.
         return {0, store.view < 0 ? bytes(store.access) : 0, {}};
     }
     Work operator()(const Atomic& atomic) const { return {0, 2 * bytes(atomic.access), {}}; }

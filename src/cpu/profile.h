@@ -1,4 +1,4 @@
-// What each instruction of a program takes: time, executions, work.
+// The cost of each instruction of a program: time, executions, work.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,14 @@ namespace tilewright::cpu {
 
 class Program;
 
-/// What one execution of an instruction does. `bytes` counts those of the caller's arrays.
+/// The work of one execution of an instruction. `bytes` counts accesses to the caller's arrays.
 struct Work {
     double flops = 0;
     double bytes = 0;
-    std::optional<DType> dot;  ///< of its operands, where it is a product
+    std::optional<DType> dot;  ///< dtype of the operands of a dot
 };
 
-/// The work of every instruction; parts of tiles outside of an array count as if they were inside.
+/// The work of every instruction; parts of tiles outside an array count as if they were inside.
 std::vector<Work> work_of(const Program& program);
 
 struct Timing {
@@ -30,7 +30,7 @@ struct Timing {
     std::int64_t copies = 0;       ///< executions that copied a rectangle instead of viewing it
 };
 
-/// An instruction, or all of a program of the grid, as it ran.
+/// One execution of an instruction, or of a whole program of the grid.
 struct ProfileEvent {
     static constexpr std::uint32_t kProgram = UINT32_MAX;
     std::uint32_t instruction = 0;
@@ -38,10 +38,10 @@ struct ProfileEvent {
     std::int64_t start = 0, end = 0;  ///< nanoseconds of the steady clock
 };
 
-/// What runs of one program took; may be added to by many threads.
+/// The costs of runs of one program; many threads may add to it.
 class Profile {
   public:
-    /// Events beyond so many are counted and left out.
+    /// Events beyond this number are counted but not kept.
     static constexpr std::size_t kMostEvents = 200'000;
 
     explicit Profile(std::size_t instructions) : timings_(instructions) {}
@@ -57,7 +57,7 @@ class Profile {
     Totals totals() const;
     void add(const Totals& part);
     std::size_t num_instructions() const { return timings_.size(); }
-    /// Events that may still come.
+    /// The number of events that can still be added.
     std::size_t room() const;
 
   private:
@@ -66,7 +66,7 @@ class Profile {
     Totals rest_;  ///< without the timings
 };
 
-/// Takes the times of one thread and adds them to the profile when it goes.
+/// Times the instructions of one thread and adds the results to the profile when destroyed.
 class Stopwatch {
   public:
     explicit Stopwatch(Profile& profile);

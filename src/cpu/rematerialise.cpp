@@ -1,4 +1,4 @@
-// Rematerialisation: a value in registers is cheaper than a row of it written and read again.
+// Rematerialisation: recomputing a value in registers is cheaper than storing and reading a row.
 #include "cpu/rematerialise.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class Rematerialiser {
     }
 
   private:
-    /// Ops a value is made by, at most; more would cost more than the row.
+    /// The most ops that make a value; more would cost more than the stored row.
     static constexpr std::size_t kMostOps = 3;
 
     Chain* chain_at(std::size_t i) const {
@@ -82,7 +82,7 @@ class Rematerialiser {
         for (const std::size_t reader : readers) copy(chain, ops, *chain_at(reader));
     }
 
-    /// Op `at` and those of its chain that make its operands, in order.
+    /// Op `at` and the ops of its chain that make its operands, in order.
     static std::vector<std::size_t> makers(const Chain& chain, std::size_t at) {
         std::set<std::size_t> found{at};
         for (std::size_t i = at; i-- > 0;) {
@@ -95,8 +95,8 @@ class Rematerialiser {
         return {found.begin(), found.end()};
     }
 
-    /// True when the reader can compute the value itself, from operands of which it reads all but
-    /// one tile anyway.
+    /// True when the reader can compute the value itself, from operands that it reads anyway except
+    /// for at most one tile.
     bool may_copy(std::size_t from, std::size_t at, std::size_t to) const {
         const Chain &chain = *chain_at(from), &reader = *chain_at(to);
         const std::vector<std::size_t> ops = makers(chain, at);
@@ -145,7 +145,7 @@ class Rematerialiser {
             op.out.index = index;
             copies.push_back(std::move(op));
         }
-        // Only the last of them was read here before.
+        // Only the value of the last one was read here before.
         const std::uint32_t value = chain.ops[ops.back()].out.index;
         for (StripOp& op : reader.ops) {
             for (StripSource& in : op.in) {
@@ -157,7 +157,7 @@ class Rematerialiser {
 
     Region& region_;
     Program& program_;
-    const DefUse& uses_;  ///< of the whole program, at first
+    const DefUse& uses_;  ///< of the whole program, before any change
 };
 
 void run(Region& region, Program& program, const DefUse& uses) {

@@ -1,4 +1,4 @@
-// What of a compiled program is slow, and why.
+// The slow parts of a compiled program, and the reasons.
 #include "cpu/slow_paths.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ std::string scalar_kernels_reason() {
                : "this build and machine have none for AVX2, AVX-512 or NEON";
 }
 
-/// True when a chain's operation is the scalar table's in a table for vectors.
+/// True when an op of a chain falls back to the scalar table.
 bool is_scalar(const StripOp& op, const Kernels& scalar) {
     if (op.super != Super::none || op.function == nullptr || op.stored_ref >= 0) return false;
     if (op.op == ir::Op::bitcast || op.op == ir::Op::broadcast) return false;
@@ -43,13 +43,13 @@ bool is_scalar(const StripOp& op, const Kernels& scalar) {
     return false;
 }
 
-/// True when the scalar table multiplies for a table of vectors.
+/// True when a dot falls back to the scalar table.
 bool is_scalar(const Dot& dot, const Kernels& scalar) {
     return dot.function == scalar.gemm_f32 || dot.function == scalar.gemm_f64 ||
            dot.function == scalar.gemm_i32 || dot.function == scalar.gemm_i64;
 }
 
-/// Why a tile is copied; empty where the copy only fills it, or is small.
+/// The reason why a tile is copied; empty where the copy only fills it, or is small.
 std::string copy_reason(const Move& move) {
     constexpr std::int64_t kSmall = 256;
     if (move.in.home == Home::slot || move.in.home == Home::constant || move.box.size() <= kSmall)
@@ -69,7 +69,7 @@ std::string copy_reason(const Move& move) {
     return "a value of a loop or branch has a place of its own";
 }
 
-/// Slow paths by kind and reason, with what they are of and where.
+/// Slow paths by kind and reason, with their subjects and places.
 class Findings {
   public:
     void add(const char* form, std::string subject, std::string reason, std::uint32_t line) {
@@ -96,7 +96,7 @@ class Findings {
 };
 
 void add_panels(const Chain& chain, Findings& findings) {
-    // Panels of a page are read as fast as rows.
+    // Panels as wide as a page are read as fast as rows.
     if (chain.rows <= 1 || chain.lanes <= chain.width || chain.width >= kStripElements) return;
     const bool joined =
         !chain.fused.empty() && std::all_of(chain.fused.begin(), chain.fused.end(),

@@ -1,4 +1,4 @@
-// What of a compiled program is slow, for TILEWRIGHT_DEBUG=1 and `tilewright explain`.
+// The slow parts of a compiled program, for TILEWRIGHT_DEBUG=1 and `tilewright explain`.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tilewright::cpu {
 
-/// One kind of slow path with its reason and where the user wrote it.
+/// One kind of slow path with its reason and its place in the user's source.
 struct SlowPath {
     std::string what, reason;
     std::string source;  ///< "kernels.py:12, 14"; empty where unknown
@@ -19,7 +19,7 @@ struct SlowPath {
 /// "what, since reason (at source)".
 std::string to_string(const SlowPath& path);
 
-/// Scalar kernels, operations and dots without kernels for vectors, gathers and scatters, copies of
+/// Scalar kernels, operations and dots without vector kernels, gathers and scatters, copies of
 /// tiles between layouts, strided panels, programs that run one after the other.
 std::vector<SlowPath> slow_paths(const Program& program);
 

@@ -21,8 +21,8 @@ class Selector {
   public:
     Selector(Region& region, const Program& program) : program_(program), uses_(region) {}
 
-    /// Tries every pattern on every op: those of a phase op by op, and one phase after the other,
-    /// since later ones look for ops or superinstructions that earlier ones leave.
+    /// Tries every pattern on every op, phase by phase: later phases look for ops or
+    /// superinstructions that earlier ones leave.
     void run() {
         for (Chain* chain : uses_.chains()) {
             for (int phase = 0; phase < kPhases; ++phase) {
@@ -33,7 +33,7 @@ class Selector {
     }
 
   private:
-    /// Looks at the op that makes a result, and from there at what makes its operands.
+    /// Starts at the op that makes a result and looks from there at the ops that make its operands.
     struct Pattern {
         int phase;
         Op root;
@@ -78,7 +78,7 @@ class Selector {
         const StripOp& op = found->second;
         const StripSource& in = op.in[0];
         if (op.op != Op::neg || op.super != Super::none) return {};
-        // A vector, which `source` may see along the rows or the lanes.
+        // A vector, which `source` may have along the rows or the lanes.
         if (in.row_stride != 0 || in.view_row_axis >= 0 || in.lane_stride != 1) return {};
         if (op.out.row_stride != 0 || source.offset != op.out.offset) return {};
         StripSource result = source;
@@ -95,7 +95,7 @@ class Selector {
                                                                 : std::nullopt;
     }
 
-    /// `op` as a superinstruction of other operands.
+    /// `op` as a superinstruction with other operands.
     static StripOp super(const StripOp& op, Super super, StripFunction function,
                          std::initializer_list<StripSource> in) {
         StripOp result = op;
@@ -107,8 +107,8 @@ class Selector {
         return result;
     }
 
-    /// exp2(x * c - m), c a constant or a vector, exp2(x - m), and the sum of the results over
-    /// rows.
+    /// exp2(x * c - m), where c is a constant or a vector, exp2(x - m), and the sum of the results
+    /// over rows.
     void exp2_sum(Chain& chain, std::size_t at) {
         StripOp& exp2 = chain.ops[at];
         const auto& table = program_.kernels->super;
@@ -143,7 +143,7 @@ class Selector {
         round_result(chain, exp2, table.exp2_sum_bf16, table.exp2_sum_f16);
     }
 
-    /// Where a cast to 16 bits alone reads the result, the superinstruction does it.
+    /// Where only a cast to 16 bits reads the result, the superinstruction rounds it.
     void round_result(Chain& chain, StripOp& made, StripFunction to_bf16, StripFunction to_f16) {
         if (made.stored_ref >= 0 || made.out.home != Home::buffer ||
             uses_.uses(made.out.index) != 1)
@@ -166,8 +166,8 @@ class Selector {
         }
     }
 
-    /// Gathers the comparisons whose conjunction makes `source`; false if there is anything else.
-    /// Comparisons of vectors may have been made elsewhere.
+    /// Collects the comparisons whose conjunction makes `source`; false if there is anything else.
+    /// Comparisons of vectors may be in other chains.
     bool conjunction(Chain& chain, const StripSource& source, std::vector<StripOp*>& parts,
                      std::vector<Affine>& forms) {
         if (StripOp* op = uses_.sole_maker(chain, source)) {
@@ -217,7 +217,7 @@ class Selector {
         }
     }
 
-    /// The sum of the results of an op over rows, or their maximum, as part of the op.
+    /// Makes the sum or maximum over rows of an op's results part of the op.
     void reduce_with(Chain& chain, StripOp& maker, ir::Reduction reduction) {
         for (StripOp& op : chain.ops) {
             const bool reduces = op.function && op.kind == StripOp::Kind::reduce_rows &&
@@ -233,8 +233,8 @@ class Selector {
         }
     }
 
-    /// An index made of positions times a factor of a lane or a row, in a chain that does nothing
-    /// else with it: the index as an affine form and the factor.
+    /// An index computed from positions, times a factor of a lane or a row, in a chain that uses it
+    /// for nothing else: the index as an affine form, and the factor.
     std::optional<std::pair<Affine, StripSource>> sloped(Chain& chain, const StripOp& product,
                                                          StripOp*& cast) {
         for (const std::size_t side : {0U, 1U}) {
@@ -247,8 +247,8 @@ class Selector {
         return {};
     }
 
-    /// x + slope * index or x * constant + slope * index, where x comes from another instruction
-    /// and only superinstructions and reductions read the sum.
+    /// x + slope * index or x * constant + slope * index, where another instruction makes x and
+    /// only superinstructions and reductions read the sum.
     void affine_add(Chain& chain, std::size_t at) {
         StripOp& sum = chain.ops[at];
         if (!program_.kernels->super.affine_add || sum.out.dtype != DType::f32) return;

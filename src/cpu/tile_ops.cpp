@@ -48,13 +48,13 @@ void copy_element(const TileValue& from, std::size_t source, TileValue& to, std:
 
 // ---- Elementwise.
 
-/// Poison of one element of an elementwise result: that of any operand on which the value depends.
+/// Poison of one element of an elementwise result: that of any operand that the value depends on.
 Poison elementwise_poison(Op op, DType dtype, std::span<const std::uint64_t> bits,
                           std::span<const Poison> poison) {
     if (op == Op::select && poison[0] == 0) return bits[0] != 0 ? poison[1] : poison[2];
     const bool logical = dtype == DType::boolean && (op == Op::bitwise_and || op == Op::bitwise_or);
     for (std::size_t i = 0; i < poison.size(); ++i) {
-        // A defined false decides an `and`, a defined true an `or`, whatever the other side is.
+        // A defined false decides an `and` and a defined true an `or`, whatever the other side is.
         const bool decides = bits[i] == (op == Op::bitwise_or ? 1U : 0U);
         if (logical && poison[i] == 0 && decides) return 0;
     }
@@ -95,8 +95,8 @@ struct Lines {
     }
 };
 
-/// The operands of a dot as [batch, rows, k] and [batch, columns, k], and the result [batch, rows,
-/// columns], whatever was stored transposed.
+/// The operands of a dot as [batch, rows, k] and [batch, columns, k], and the result as [batch,
+/// rows, columns], whichever was stored transposed.
 struct DotShape {
     std::size_t batch = 1, rows = 0, columns = 0, depth = 0;
     bool transpose_a = false, transpose_b = false;
@@ -118,7 +118,7 @@ T element(DType dtype, std::uint64_t bits) {
     }
 }
 
-/// Accumulates in T: float, double, or u64, whose low bits are those of every narrower integer.
+/// Accumulates in T: float, double, or u64, whose low bits are those of any narrower integer.
 template <typename T>
 void dot_in(const DotShape& shape, const TileValue& a, const TileValue& b, const TileValue* acc,
             TileValue& result) {
@@ -171,7 +171,7 @@ void dot_poison(const DotShape& shape, const TileValue& a, const TileValue& b, c
 void apply_elementwise(const ir::Instruction& instruction,
                        std::span<const TileValue* const> operands, TileValue& result) {
     const Op op = instruction.op;
-    // The condition of a select is bool: the dtype of an op is that of its last operand.
+    // The condition of a select is bool, so the dtype of an op is that of its last operand.
     const DType dtype = operands.back()->type.dtype;
     const DType result_dtype = result.type.dtype;
     const std::size_t count = operands.size();

@@ -1,4 +1,4 @@
-// A tile held by the reference machine, and the pure operations on such tiles.
+// A tile on the reference machine, and the pure operations on such tiles.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace tilewright::cpu {
 
-/// Where an undefined element came from (checked mode): 0 is a defined element, else the source's
-/// number in the upper 32 bits and the lane of that access in the lower ones.
+/// Where an undefined element came from (checked mode): 0 for a defined element, else the number of
+/// the source in the upper 32 bits and the lane of that access in the lower ones.
 using Poison = std::uint64_t;
 
 /// Elements of one tile in row-major order. An element is the bit pattern of its own dtype,
-/// integers sign- or zero-extended and floats zero-extended to 64 bits, so that movement never
+/// integers sign- or zero-extended and floats zero-extended to 64 bits, so that moving it never
 /// changes it.
 struct TileValue {
     ir::Type type;
     std::vector<std::uint64_t> bits;
     std::vector<Poison> poison;  ///< one per element; empty: every element is defined
 
-    /// Takes a type and `size()` elements of value 0, all defined. Keeps the storage.
+    /// Sets the type and `size()` elements of value 0, all defined. Keeps the storage.
     void reset(const ir::Type& new_type);
     std::int64_t size() const { return static_cast<std::int64_t>(bits.size()); }
     Poison poison_at(std::size_t i) const { return poison.empty() ? 0 : poison[i]; }
@@ -32,16 +32,16 @@ struct TileValue {
     std::int64_t scalar() const { return static_cast<std::int64_t>(bits[0]); }
 };
 
-/// Element stored at `address` (any alignment) as bits of a TileValue; a boolean gives 0 or 1.
+/// The element stored at `address` (any alignment) as bits of a TileValue; a boolean gives 0 or 1.
 std::uint64_t read_bits(const std::byte* address, DType dtype);
 void write_bits(std::byte* address, DType dtype, std::uint64_t bits);
 
-/// Between bits of a TileValue and those of ir::ConstantAttributes, on which ir::evaluate works.
+/// Converts between bits of a TileValue and those of ir::ConstantAttributes (for ir::evaluate).
 std::uint64_t to_constant(DType dtype, std::uint64_t bits);
 std::uint64_t from_constant(DType dtype, std::uint64_t constant);
 
-/// Result = op(operands...) element by element; scalars among the operands are repeated. Ops of
-/// class unary, binary, comparison, ternary and convert. `result` has its type set.
+/// Result = op(operands...) element by element; scalar operands are repeated. For ops of the
+/// classes unary, binary, comparison, ternary and convert. `result` has its type set.
 void apply_elementwise(const ir::Instruction& instruction,
                        std::span<const TileValue* const> operands, TileValue& result);
 
@@ -69,7 +69,7 @@ void apply_dot(const ir::DotAttributes& attributes, const TileValue& a, const Ti
 /// First word of philox4x32-10 per counter.
 void apply_random_bits(const TileValue& key, const TileValue& counter, TileValue& result);
 
-/// Text of a tile as debug_print shows it: "1.5", "[1, 2, 3]", "[[1, 2], [3, 4]]".
+/// Text of a tile in the form of debug_print: "1.5", "[1, 2, 3]", "[[1, 2], [3, 4]]".
 std::string to_string(const TileValue& tile);
 
 }  // namespace tilewright::cpu

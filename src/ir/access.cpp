@@ -1,4 +1,4 @@
-// Reading loads, stores and atomics.
+// Splits loads, stores and atomics into their operands by role.
 #include "ir/access.h"
 
 #include "support/check.h"

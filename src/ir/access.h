@@ -1,4 +1,4 @@
-// Reading loads, stores and atomics: their operands by role, and the shape they touch.
+// Loads, stores and atomics: their operands by role, and the shape that they access.
 #pragma once
 
 #include <span>
@@ -13,18 +13,19 @@ struct Access {
     std::span<const Value> indices;  ///< one per dimension of the Ref
     std::span<const Value> values;   ///< store: value; cas: expected, desired; load: none
     Value mask;                      ///< none when unmasked
-    Value other;                     ///< load only; none means 0
+    Value other;                     ///< loads only; none means 0
 };
 
 bool is_access(Op op);
 
-/// Splits the operands of an access. UserError when their number does not fit the attributes.
+/// Splits the operands of an access. UserError when their number does not match the attributes.
 Access access(const Instruction& instruction);
 
-/// Where the lanes of an access stand in the tile it reads or writes.
+/// How the indices of an access map to the tile that it reads or writes.
 struct AccessShape {
     Shape shape;  ///< of the tile
-    /// Per index: first axis of the tile it spans; -1 for a scalar. All index tiles have the same.
+    /// For each index, the first axis of the tile that it spans, the same for all index tiles; -1
+    /// for a scalar.
     std::vector<int> axis;
     int tile_rank = 0;  ///< axes spanned by the joint index tiles
 };

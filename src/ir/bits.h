@@ -1,4 +1,4 @@
-// The 64-bit words that hold elements: bits of f64 for every float, extended integers.
+// The 64-bit words that hold elements: the bits of an f64 for every float, integers extended.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@ inline double to_double(std::uint64_t bits) {
     return std::bit_cast<double>(bits);
 }
 
-/// Bits of an element.
+/// Width of an element in bits.
 inline int width(DType dtype) {
     return 8 * size_of(dtype);
 }

@@ -1,4 +1,4 @@
-// Appending instructions.
+// Appends instructions.
 #include "ir/builder.h"
 
 #include "ir/evaluate.h"
@@ -7,7 +7,7 @@
 namespace tilewright::ir {
 namespace {
 
-// Types and results of an instruction built here; `with` keeps the call sites one line long.
+// An instruction as one expression, which keeps the call sites one line long.
 Instruction with(Op op, std::vector<Value> operands, Attributes attributes = {}) {
     Instruction instruction;
     instruction.op = op;
@@ -32,7 +32,7 @@ Instruction access_instruction(Op op, Value ref, std::span<const IndexOperand> i
     return with(op, std::move(operands), std::move(attributes));
 }
 
-// Fills one block of a control-flow instruction: arguments of `types`, then what `body` appends.
+// Fills a block of a control-flow instruction: arguments of `types`, then what `body` appends.
 template <typename Body>
 void fill_block(Builder& builder, Block& block, std::span<const Type> types, Body&& body) {
     for (const Type& type : types) block.arguments.push_back(builder.function().add_value(type));

@@ -10,14 +10,14 @@
 
 namespace tilewright::ir {
 
-/// Result types of an instruction from its op, operands and attributes (blocks already filled in
-/// for control flow). The one definition of typing: the builder, the parser and the verifier call
-/// it. `cast`, `bitcast`, `broadcast`, `reshape`, `constant`, `iota` take the wanted type in
-/// `requested`. Throws UserError "[op] expected X but got Y" when the operands do not fit.
+/// Result types of an instruction, from its op, operands and attributes (and, for control flow, its
+/// filled blocks). The only definition of typing: the builder, the parser and the verifier call it.
+/// `cast`, `bitcast`, `broadcast`, `reshape`, `constant` and `iota` need the result type in
+/// `requested`. UserError "[op] expected X but got Y" when the operands do not match.
 std::vector<Type> infer_types(const Function& function, const Instruction& instruction,
                               const Type* requested = nullptr);
 
-/// Element type of a dot of such operands: f16, bf16, f8 -> f32; i8, u8 -> i32; others their own.
+/// Element type of a dot of such operands: f16, bf16, f8 -> f32; i8, u8 -> i32; others unchanged.
 DType dot_result(DType operand);
 
 /// One dimension of a Ref access.
@@ -32,8 +32,8 @@ struct IndexOperand {
     static IndexOperand tile(Value v) { return {{Index::Kind::tile, 1, 1}, v}; }
 };
 
-/// Appends instructions to a block of a function. Elementwise operands must agree in type exactly;
-/// promotion and implicit broadcasting belong to the language above.
+/// Appends instructions to a block of a function. Elementwise operands must have exactly the same
+/// type; promotion and implicit broadcasting belong to the kernel language.
 class Builder {
   public:
     explicit Builder(Function& function);
@@ -41,7 +41,7 @@ class Builder {
     Function& function() { return *function_; }
     const Type& type(Value value) const { return function_->type(value); }
 
-    /// Location given to the instructions that follow.
+    /// Sets the location of the instructions that follow.
     void set_location(Location location) { location_ = location; }
     /// The block under construction; ScopedBlock pushes and pops nested ones.
     Block& block() { return *blocks_.back(); }
@@ -78,7 +78,7 @@ class Builder {
     Value slice(Value a, SliceAttributes attributes);
     Value concatenate(std::span<const Value> parts, int axis);
 
-    Value reduce(Reduction kind, Value a, int axis);  ///< argmax, argmin give i32
+    Value reduce(Reduction kind, Value a, int axis);  ///< argmax and argmin return i32
     Value scan(Reduction kind, Value a, int axis, bool reverse = false, bool exclusive = false);
     Value sort(Value a, SortAttributes attributes);
     Value argsort(Value a, SortAttributes attributes);  ///< i32
@@ -106,8 +106,8 @@ class Builder {
                             std::span<const Value> arguments);
     void yield(std::span<const Value> values);
 
-    /// Appends an instruction whose results are inferred; every method above ends here. The results
-    /// are valid until the next append. A UserError also names the location, where one is set.
+    /// Appends an instruction and infers its results; every method above ends here. The results are
+    /// valid until the next append. A UserError also names the location, if one is set.
     const std::vector<Value>& append(Instruction instruction, const Type* requested = nullptr);
 
   private:

@@ -52,7 +52,7 @@ class Comparison {
         if (a.op == Op::constant && is_float(a_.type(a.result()).dtype)) {
             const auto left = a.get<ConstantAttributes>().bits;
             const auto right = b.get<ConstantAttributes>().bits;
-            // A NaN is one value whatever its bits.
+            // All NaNs are equal, whatever their bits.
             return left == right || (std::isnan(std::bit_cast<double>(left)) &&
                                      std::isnan(std::bit_cast<double>(right)));
         }

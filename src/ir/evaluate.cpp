@@ -1,4 +1,4 @@
-// Scalar semantics: element representation and the reductions; evaluate_op.cpp has the ops.
+// Scalar semantics: element representation and reductions; evaluate_op.cpp has the ops.
 #include "ir/evaluate.h"
 
 #include <bit>
@@ -93,7 +93,7 @@ std::uint64_t read_element(DType dtype, const void* memory) {
 double next_after(DType dtype, double x, double y) {
     if (dtype == DType::f64) return std::nextafter(x, y);
     if (std::isnan(x) || std::isnan(y) || x == y) return std::isnan(x) ? x : y;
-    // Sign and magnitude: the bits of neighbours differ by 1, and zeros have the same neighbours.
+    // In sign and magnitude the bits of neighbours differ by 1, and both zeros have the same ones.
     std::uint32_t bits = 0;
     const std::uint32_t sign = std::uint32_t{1} << (width(dtype) - 1);
     write_element(dtype, &bits, from_double(x));

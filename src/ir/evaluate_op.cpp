@@ -1,4 +1,4 @@
-// Scalar semantics of the elementwise ops, one case each.
+// Scalar semantics of the elementwise ops, a case for each.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -25,7 +25,7 @@ T maximum(T a, T b) {
     return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : a < b ? b : a;
 }
 
-// The quotient is exact where it must be: from the remainder, not from a rounded a / b.
+// Computed from the remainder, which is exact, rather than from a rounded a / b.
 template <typename T>
 T floor_mod(T a, T b) {
     const T remainder = std::fmod(a, b);
@@ -114,7 +114,7 @@ std::uint64_t remainder(DType dtype, std::uint64_t a, std::uint64_t b) {
     return static_cast<std::uint64_t>(static_cast<std::int64_t>(a) % static_cast<std::int64_t>(b));
 }
 
-// True when a truncated quotient lies above the floored one.
+// True when the truncated quotient is greater than the floored one.
 bool truncated_up(DType dtype, std::uint64_t a, std::uint64_t b) {
     if (!is_signed(dtype) || b == 0) return false;
     const auto rest = static_cast<std::int64_t>(remainder(dtype, a, b));
@@ -124,7 +124,7 @@ bool truncated_up(DType dtype, std::uint64_t a, std::uint64_t b) {
 std::uint64_t shift_right(DType dtype, std::uint64_t a, std::uint64_t by) {
     const auto width = static_cast<std::uint64_t>(8 * size_of(dtype));
     const bool negative = is_signed(dtype) && static_cast<std::int64_t>(a) < 0;
-    // A negative count is a huge one: at least the width.
+    // A negative count is a huge unsigned one, so at least the width.
     if (by >= width) return negative ? ~std::uint64_t{0} : 0;
     if (is_signed(dtype)) return static_cast<std::uint64_t>(static_cast<std::int64_t>(a) >> by);
     return a >> by;
@@ -184,8 +184,8 @@ std::uint64_t integer_op(Op op, DType dtype, std::uint64_t a, std::uint64_t b, s
 
 // ---- Conversions.
 
-// Narrows a 64-bit integer to 54 significant bits, the last one sticky: rounding the result to any
-// float format of at most 52 bits gives what rounding the integer itself would.
+// Narrows a 64-bit integer to 54 significant bits, the last one sticky, so that rounding the result
+// to any float format of at most 52 bits equals rounding the integer itself.
 double round_to_odd(bool negative, std::uint64_t magnitude) {
     int shift = 0;
     while (magnitude >> 53 != 0) {

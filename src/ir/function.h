@@ -29,15 +29,13 @@ struct Location {
     int line = 0;
 };
 
-// ---- Attributes: what an instruction carries besides operands. docs/reference/ops.md says which
-// op has which.
+// ---- Attributes: what an instruction has besides operands, listed in docs/reference/ops.md.
 
 struct NoAttributes {
     bool operator==(const NoAttributes&) const = default;
 };
 
-/// constant: the element, as bits of its dtype widened to 64 (integers sign- or zero-extended; f64
-/// bits for every float dtype).
+/// constant: the element in 64 bits (integers sign- or zero-extended; f64 bits for all floats).
 struct ConstantAttributes {
     std::uint64_t bits = 0;
     bool operator==(const ConstantAttributes&) const = default;
@@ -50,7 +48,7 @@ struct AxisAttributes {
 };
 
 struct MathAttributes {
-    bool approx = false;  ///< use the hardware's approximation where there is one
+    bool approx = false;  ///< use the hardware's approximation if there is one
     bool operator==(const MathAttributes&) const = default;
 };
 
@@ -67,13 +65,13 @@ struct Index {
     bool operator==(const Index&) const = default;
 };
 
-/// load, store, atomics: operands are Ref, one operand per index, then values, mask, other.
-/// Several index tiles broadcast together; their joint dimensions stand where the first one stood.
+/// load, store, atomics: operands are the Ref, one operand per index, then values, mask, other.
+/// Several index tiles broadcast together; their joint dimensions replace the first one's.
 struct AccessAttributes {
     std::vector<Index> indices;  ///< one per dimension of the Ref
     bool has_mask = false;       ///< bool, shape of the access (or scalar)
-    bool has_other = false;      ///< load only, needs has_mask or stands for out-of-array lanes too
-    bool in_bounds = false;      ///< proved by the bounds pass: no lane leaves the array
+    bool has_other = false;      ///< loads only; masked lanes and lanes outside the array read it
+    bool in_bounds = false;      ///< the bounds pass has proved that no lane leaves the array
     bool operator==(const AccessAttributes&) const = default;
 };
 
@@ -148,8 +146,7 @@ struct Instruction {
     }
 };
 
-/// A straight list of instructions ended by `yield`. A block sees the values of the blocks around
-/// it.
+/// A list of instructions that ends with `yield`. Values of the enclosing blocks are visible in it.
 struct Block {
     std::vector<Value> arguments;
     std::vector<Instruction> body;
@@ -157,7 +154,7 @@ struct Block {
     const Instruction& terminator() const { return body.back(); }
 };
 
-/// Hints of the caller to the code generators; none changes the result.
+/// The caller's hints to the code generators; none changes results.
 struct CompileHints {
     static constexpr int kMax = 1024;
     int num_warps = 0;   ///< 0: the compiler chooses
@@ -183,7 +180,7 @@ class Function {
     const Type& type(Value value) const;         ///< InternalError for a Ref
     const RefType& ref_type(Value value) const;  ///< InternalError for a tile
     void set_type(Value value, Type type);
-    const std::string& value_name(Value value) const;  ///< hint for printing, may be empty
+    const std::string& value_name(Value value) const;  ///< a hint for printing; may be empty
     void set_value_name(Value value, std::string hint);
     std::size_t num_values() const { return values_.size(); }
     const std::vector<Value>& parameters() const { return body.arguments; }
@@ -196,7 +193,7 @@ class Function {
     std::deque<ValueInfo> values_;  // references from type() stay valid when values are added
 };
 
-/// Calls `visit(instruction)` for every instruction, outer before inner, in program order.
+/// Calls `visit(instruction)` for every instruction in program order, outer before inner.
 template <typename BlockType, typename Visitor>
 void walk(BlockType& block, Visitor&& visit) {
     for (auto& instruction : block.body) {

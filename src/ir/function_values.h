@@ -1,4 +1,4 @@
-// Functions of operations that the standard library does not have.
+// Functions that operations need and the standard library lacks.
 #pragma once
 
 #include <cmath>
@@ -18,12 +18,12 @@ template <typename T>
 T log_add_exp(T a, T b) {
     if (std::isnan(a) || std::isnan(b)) return a + b;
     const T high = a < b ? b : a, low = a < b ? a : b;
-    // Equal infinities have no difference.
+    // The difference of equal infinities is NaN.
     if (std::isinf(high)) return high;
     return high + std::log1p(std::exp(low - high));
 }
 
-/// The value of the float dtype next to x towards y; both are values of it.
+/// The value of the float dtype after x towards y; both are values of it.
 double next_after(DType dtype, double x, double y);
 
 }  // namespace tilewright::ir

@@ -1,4 +1,4 @@
-// Typing: the one place that says which operands an op takes and what type it gives.
+// Typing: the only place that says which operands an op takes and which type its result has.
 #include <algorithm>
 
 #include "ir/access.h"
@@ -115,7 +115,7 @@ class Inference : private InferChecks {
                 continue;
             }
             want_index(got, "index");
-            // The bound keeps sums of starts and steps below from wrapping into an array.
+            // Without the bound, sums of starts and steps below could wrap back into an array.
             constexpr std::int64_t kMost = std::int64_t{1} << 40;
             if (index.kind == Index::Kind::slice &&
                 (index.size < 0 || index.stride < 1 ||
@@ -290,7 +290,7 @@ class Inference : private InferChecks {
         return {result.dtype, Shape(result.shape.dims())};
     }
 
-    // Which dtypes a reduction takes is a matter of its kind, not of reduce or scan.
+    // The kind of a reduction decides which dtypes it takes, for reduce and scan alike.
     void want_reducible(Reduction kind, DType dtype) const {
         const bool logical = kind == Reduction::any || kind == Reduction::all;
         const bool ordered = kind == Reduction::max || kind == Reduction::min;

@@ -1,4 +1,4 @@
-// What every typing rule does first: reading operands and attributes, and checking them.
+// What every typing rule does first: reads operands and attributes and checks them.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -13,11 +13,11 @@
 
 namespace tilewright::ir {
 
-/// The operands and attributes of one instruction, checked on the way out. A check that fails
-/// throws a UserError that names the op, what it expected and what came.
+/// The operands and attributes of one instruction, checked when they are read. A check that fails
+/// throws a UserError that names the op, what it expected and what it got.
 class InferChecks {
   public:
-    /// `requested` is the result type of ops that cannot infer theirs, else null.
+    /// `requested` is the result type for ops that cannot infer it, else null.
     InferChecks(const Function& function, const Instruction& instruction, const Type* requested)
         : function_(function), instruction_(instruction), requested_(requested) {}
 

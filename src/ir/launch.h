@@ -1,4 +1,4 @@
-// What a call gives to a compiled kernel, whatever the device.
+// What a call passes to a compiled kernel, on any device.
 #pragma once
 
 #include <array>
@@ -9,14 +9,14 @@
 
 namespace tilewright::ir {
 
-/// The array of one global Ref: base pointer, extents and strides in elements.
+/// The array of a global Ref: base pointer, extents and strides in elements.
 struct RefArgument {
     void* data = nullptr;
     std::array<std::int64_t, kMaxRefRank> extents{};
     std::array<std::int64_t, kMaxRefRank> strides{};
 };
 
-/// Arguments in parameter order: a kernel's global Refs (scratch Refs get no argument) and scalars.
+/// Arguments in parameter order: of a kernel's global Refs (scratch Refs have none) and scalars.
 struct Arguments {
     std::vector<RefArgument> refs;  ///< one per global Ref parameter
     std::vector<std::uint64_t>

@@ -48,7 +48,7 @@ void Lexer::skip_space() {
     }
 }
 
-// A number may hold a sign in its exponent: 1e-05.
+// A number may have a sign in its exponent: 1e-05.
 std::string Lexer::word() {
     std::string result;
     if (peek() == '-') result += take();

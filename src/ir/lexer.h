@@ -8,10 +8,10 @@ namespace tilewright::ir {
 
 struct Token {
     enum class Kind {
-        word,    ///< letters, digits, `_`, `.`, a leading `-`: names and numbers
+        word,    ///< a name or number: letters, digits, `_`, `.`, a leading `-`
         value,   ///< %name; text without the %
         symbol,  ///< one punctuation character
-        text,    ///< a quoted string, escapes resolved
+        text,    ///< a quoted string with its escapes resolved
         end,
     };
     Kind kind = Kind::end;
@@ -25,7 +25,7 @@ class Lexer {
   public:
     explicit Lexer(std::string_view text) : text_(text) {}
 
-    /// UserError for characters that begin no token and for unterminated strings.
+    /// UserError for characters that start no token and for unterminated strings.
     Token next();
 
   private:

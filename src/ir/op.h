@@ -34,7 +34,7 @@ enum class OpClass : std::uint8_t {
     control
 };
 
-/// One row of the op table.
+/// A row of the op table.
 struct OpInfo {
     Op op;
     std::string_view name;  ///< as printed
@@ -50,17 +50,17 @@ inline std::string_view name(Op op) {
     return info(op).name;
 }
 std::optional<Op> parse_op(std::string_view name);
-/// True when operands of `op` may have this element type (select, load, ...: the values).
+/// True when operands of `op` may have this element type (for select, load, ...: the values).
 bool accepts(Op op, DType dtype);
 
-/// How much work an elementwise function is.
+/// How expensive an elementwise function is.
 enum class Work : std::uint8_t {
     little,         ///< a few instructions
     function,       ///< counted as transcendental (ProgramCost)
-    long_function,  ///< that too, and on a GPU computed once rather than again for each layout
+    long_function,  ///< as above; GPUs compute it once instead of again for each layout
 };
 
-// Where a monotone function begins to be one (FunctionInfo::monotone_from).
+// Where a function starts to be monotone (FunctionInfo::monotone_from).
 inline constexpr double kEverywhere = -std::numeric_limits<double>::infinity();
 inline constexpr double kAboveZero = std::numeric_limits<double>::denorm_min();
 inline constexpr double kNowhere = std::numeric_limits<double>::infinity();
@@ -68,35 +68,35 @@ inline constexpr double kNowhere = std::numeric_limits<double>::infinity();
 /// An elementwise function of floats: the facts of its row in ir/ops.inl.
 struct FunctionInfo {
     Op op;
-    std::string_view name;  ///< in C++, texts and Python
+    std::string_view name;  ///< in C++, texts of mods and Python
     int operands;
 
     std::string_view meaning;  ///< of x and y, for docs/reference/ops.md and Python's help
 
-    /// Functions in CUDA text.
+    /// Its functions in CUDA C++.
     struct Cuda {
         std::string_view f32, f64;
-        std::string_view approx = {};  ///< of f32; "": its own
-        /// Of narrower floats, after a tag of their type: where the result depends on the format,
-        /// so that computing in f32 and rounding would be wrong. "": that of f32, rounded.
+        std::string_view approx = {};  ///< the approximate form for f32; "": `f32`
+        /// For narrower floats, with their type as the first argument, where the result depends on
+        /// the format, so that rounding an f32 result would be wrong. "": rounds that of `f32`.
         std::string_view narrow = {};
-        bool wrapped = false;  ///< cuda/device/tile/scalar.cuh has it by the op's name
+        bool wrapped = false;  ///< cuda/device/tile/scalar.cuh has it under the op's name
     } cuda;
 
-    // Names elsewhere; "": none, or one with a rule of its own there.
+    // Names in other libraries; "": none, or one that needs a special rule there.
     std::string_view numpy = {};  ///< the ufunc
     std::string_view jax = {};    ///< the primitive
     std::string_view torch = {};  ///< the operators of aten and prims
 
-    /// Largest error of the CPU's kernels, in units in the last place; 0: exact.
+    /// Largest error of the CPU's kernels in units in the last place; 0: exact.
     struct Ulps {
         double f32 = 0, f64 = 0;
     } ulps = {};
-    double monotone_from = kNowhere;  ///< from here on it only rises, or only falls
+    double monotone_from = kNowhere;  ///< monotone from here on
     Work work = Work::little;
 };
 
-/// Null for what is no elementwise function of floats alone.
+/// Null for ops that are not elementwise functions of floats.
 const FunctionInfo* function_info(Op op);
 
 /// True for ops that apply element by element: unary, binary, comparison, ternary, convert.

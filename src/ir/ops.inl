@@ -1,25 +1,25 @@
 // The operations of the tile IR, one row each, in the order of ir::Op.
 //
-// Whoever includes this file defines a macro first and gets its text for each row; a macro that is
-// not defined gives what the next in this list gives, and TW_OP nothing:
+// Define a macro before including this file to get its text for each row. A macro that is not
+// defined expands to the next one in this list, and TW_OP to nothing:
 //
 //   TW_UNARY, TW_APPROXIMABLE, TW_BINARY -> TW_FUNCTION -> TW_OP
 //
 //   TW_OP(op, op_class, dtypes)
-//     An operation whose meaning is written where it is used. `dtypes` says what operands may be:
-//     f floats, i integers, b bool, and ~ where there is an approximate form.
+//     An operation whose meaning is defined where it is used. `dtypes` says what operands may be: f
+//     floats, i integers, b bool, and ~ if there is an approximate form.
 //
 //   TW_UNARY(op, function, value, vector, facts...)
-//     An elementwise function of floats, complete: nothing else needs to know it.
+//     An elementwise function of floats, complete: it needs no code anywhere else.
 //       function  its name in C++ (declared in tilewright/lang/ops.h), in texts and in Python
-//       value     of x, in the type T that it is computed in: the definition
+//       value     its definition: the value at x, computed in type T
 //       vector    its form in cpu/simd/vector_math-inl.h: VectorFloats<F>, VectorF32<F> where f64
-//                 is left to the C library, ScalarLoop where there is none
+//                 is left to the C library, ScalarLoop if there is none
 //       facts     initialisers of ir::FunctionInfo (ir/op.h), in their order
 //   TW_APPROXIMABLE: the same with an approximate form.
-//   TW_BINARY: the same of x and y. `dtype`, that of the stored elements, may be narrower than T.
+//   TW_BINARY: the same for x and y. `dtype`, that of the stored elements, may be narrower than T.
 //
-// docs/extending.md adds an operation. Derivatives are in ir/passes/derivatives.cpp.
+// docs/extending.md shows how to add one. Derivatives are in ir/passes/derivatives.cpp.
 
 #ifndef TW_OP
 #define TW_OP(op, op_class, dtypes)

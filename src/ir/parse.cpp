@@ -1,5 +1,5 @@
-// Parsing functions from text: recursive descent over the grammar of docs/reference/ir.md
-// section 8. Types come from infer_types, so the text cannot say anything the builder would refuse.
+// Parses functions from text by recursive descent over the grammar of docs/reference/ir.md, section
+// 8. Types come from infer_types, so text cannot express anything that the builder would refuse.
 #include "ir/parse.h"
 
 #include <charconv>
@@ -61,7 +61,7 @@ class Parser {
         fail(token_, "expected {} but got `{}{}`", wanted, sigil, token_.text);
     }
 
-    // Errors of typing and of the verifier get the place of the text.
+    // Adds the place in the text to errors of typing and of the verifier.
     template <typename Action>
     void located(const Token& at, Action&& action) const {
         try {
@@ -179,7 +179,7 @@ class Parser {
         return result;
     }
 
-    // ---- Values. Scopes are one map with an undo list.
+    // ---- Values. The scopes are one map with an undo list.
 
     void define(const Token& at, const std::string& name, Value value) {
         if (!scope_.emplace(name, value).second) {
@@ -262,7 +262,7 @@ class Parser {
         Value value;
     };
 
-    // A block whose arguments exist as values already; their names are visible inside only.
+    // A block whose arguments already exist as values; their names are visible only inside.
     void block(Block& target, std::span<const Argument> arguments) {
         if (++depth_ > kMaxBlockDepth) {
             fail(token_, "expected at most {} nested blocks", kMaxBlockDepth);
@@ -316,7 +316,7 @@ class Parser {
         Instruction result;
         result.op = *op;
         if (by_lines_) result.location = {"ir", at.line};
-        Token literal;  // of a constant: read once its type is known
+        Token literal;  // of a constant; converted once its type is known
         std::vector<Argument> arguments;
         operands(result, literal, arguments);
 

@@ -7,12 +7,11 @@
 
 namespace tilewright::ir {
 
-/// The last function of a text as print() writes it; the earlier ones are the mods it may call.
-/// The result is verified. UserError "[parse] line L, column C: expected X but got Y" for anything
-/// else, whatever the bytes.
+/// The last function in a text as print() writes it; earlier ones are the mods that it may call.
+/// The result is verified. UserError "[parse] line L, column C: expected X but got Y" otherwise.
 Function parse(std::string_view text);
 
-/// The same, where instructions have their own lines of the text as locations, of a file "ir".
+/// The same, but each instruction's location is its own line of the text, in a file "ir".
 Function parse_by_lines(std::string_view text);
 
 }  // namespace tilewright::ir

@@ -1,4 +1,4 @@
-// Printing functions as text.
+// Prints functions as text.
 #include "ir/print.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ std::string quoted(std::string_view text) {
     return result + '"';
 }
 
-// Unique names: the hint where it is free, else the hint followed by a counter.
+// Unique names: the hint if it is free, else the hint followed by a counter.
 class Names {
   public:
     std::string claim(std::string_view hint) {
@@ -72,7 +72,7 @@ class Names {
     std::map<std::string, int> counters_;
 };
 
-// Names of the mods of one text, shared by the functions in it.
+// Names of the mods in one text, shared by its functions.
 struct Callees {
     std::unordered_set<std::string> taken;
     std::map<const Function*, std::string> printed;
@@ -115,7 +115,7 @@ class Printer {
 
     std::string instruction(const Instruction& instruction, int depth, bool with_blocks) {
         std::string operands_text = operands(instruction);
-        // Loops name their block arguments in the heading, before the types.
+        // The heading of a loop names its block arguments before the types.
         if (instruction.op == Op::for_loop) operands_text = for_heading(instruction);
         if (instruction.op == Op::while_loop) {
             operands_text = carries(instruction.operands, block_arguments(instruction, 0, 0));
@@ -310,13 +310,13 @@ class Printer {
     const Function& function_;
     Callees& callees_;
     bool lines_;
-    Location line_;  ///< the last one printed
+    Location line_;  ///< the last location printed
     Names unique_;
     std::map<Value, std::string> names_;
     int next_number_ = 0;
 };
 
-// Mods stand before the first function that calls them.
+// Mods are printed before the first function that calls them.
 void print_callees(const Function& function, Callees& callees, std::string& text) {
     walk(function.body, [&](const Instruction& instruction) {
         const auto* call = std::get_if<CallAttributes>(&instruction.attributes);

@@ -9,7 +9,7 @@
 namespace tilewright::ir {
 namespace {
 
-// Far above any tile a machine holds, far below where size_t arithmetic could overflow.
+// Far more than any machine can hold, far less than would overflow size_t arithmetic.
 constexpr std::int64_t kMaxTileElements = std::int64_t{1} << 40;
 
 std::string extents_text(std::span<const std::int64_t> extents) {

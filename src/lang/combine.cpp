@@ -1,4 +1,4 @@
-// Scans and reductions by an operator of the user's, from slices and concatenations.
+// Scans and reductions with the user's operator, built from slices and concatenations.
 #include "tilewright/lang/combine.h"
 
 #include "lang/tracer.h"
@@ -9,7 +9,7 @@ using lang::Tracer;
 
 namespace {
 
-/// The elements as values of a common length along one axis.
+/// The elements as values with a common length along one axis.
 class Elements {
   public:
     Elements(Tracer& tracer, const char* op, const Operands& elements, int axis)
@@ -63,7 +63,7 @@ class Elements {
         return results;
     }
 
-    /// combine(before, after), in the types of `before`: literals take them, tiles have them.
+    /// combine(before, after) with the types of `before`: literals take them, tiles must have them.
     std::vector<ir::Value> combined(const Combine& combine, const std::vector<ir::Value>& before,
                                     const std::vector<ir::Value>& after) const {
         const Operands results = combine(wrapped(before), wrapped(after));
@@ -103,7 +103,7 @@ class Elements {
 
 }  // namespace
 
-// After the step of `reach`, every element combines the 2 * reach up to it.
+// After the step with `reach`, every element combines the last 2 * reach elements up to itself.
 Tiles associative_scan(const Combine& combine, const Operands& elements, int axis, bool reverse,
                        std::source_location location) {
     Tracer& tracer = Tracer::current("associative_scan", location);
@@ -125,7 +125,7 @@ Tiles associative_scan(const Combine& combine, const Operands& elements, int axi
     });
 }
 
-// Neighbours are combined until one element is left; an odd one at the end waits.
+// Combines neighbours until one element is left; an odd one at the end is carried over.
 Tiles reduce(const Combine& combine, const Operands& elements, int axis, bool keepdims,
              std::source_location location) {
     Tracer& tracer = Tracer::current("reduce", location);

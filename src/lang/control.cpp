@@ -13,7 +13,7 @@ using lang::Tracer;
 
 namespace {
 
-/// Lets instructions go to another block for a while.
+/// Appends instructions to another block while it lives.
 class AppendTo {
   public:
     AppendTo(Tracer& tracer, ir::Block& block) : builder_(tracer.builder()), scope_(tracer) {
@@ -50,8 +50,8 @@ ir::Type type_of(Tracer& tracer, const Operand& part) {
 
 using CarryBody = std::function<Operands(std::span<const Tile> carry)>;
 
-/// The initial carry. Literals take the dtypes that the body gives back: to learn them it is traced
-/// once aside.
+/// The initial carry. Literals take the dtypes that the body returns, which tracing it once into a
+/// discarded block shows.
 std::vector<ir::Value> initial(Tracer& tracer, const char* op, std::span<const Operand> init,
                                const CarryBody& body) {
     if (std::none_of(init.begin(), init.end(), is_literal)) return values_of(tracer, init);
@@ -73,7 +73,7 @@ std::vector<ir::Value> initial(Tracer& tracer, const char* op, std::span<const O
     return values;
 }
 
-/// What a body gives back, in the types of the carry: literals take them, other values have them.
+/// What a body returns, in the types of the carry: literals take them, other values have them.
 std::vector<ir::Value> carried(Tracer& tracer, const char* op, std::span<const ir::Value> carry,
                                std::span<const Operand> next) {
     if (carry.size() != next.size()) {
@@ -106,7 +106,7 @@ ir::Value bool_scalar(Tracer& tracer, const char* op, const Operand& condition) 
     return tracer.value(condition);
 }
 
-/// What a branch of a cond gives back, part by part.
+/// A part of what a branch of a cond returns.
 struct BranchResult {
     Operand operand;
     ir::Type type;
@@ -124,7 +124,7 @@ std::vector<BranchResult> trace_branch(Tracer& tracer, ir::Block& block,
     return results;
 }
 
-/// The type in which a result of both branches meets: traced ones agree, literals follow.
+/// The common type of a result of both branches: traced values must agree, literals follow.
 ir::Type common_type(Tracer& tracer, const BranchResult& a, const BranchResult& b,
                      std::size_t part) {
     if (!a.value && !b.value) {
@@ -142,7 +142,7 @@ ir::Type common_type(Tracer& tracer, const BranchResult& a, const BranchResult& 
     return a.type;
 }
 
-/// Scratch memory of the program, whole.
+/// A view of all of a new scratch array.
 Ref scratch(Tracer& tracer, DType dtype, const Extents& extents, const char* name) {
     const ir::Value ref =
         tracer.function().add_parameter({dtype, extents, ir::Space::scratch, -1}, name);
@@ -220,7 +220,7 @@ Tiles if_else(const char* op, Operand condition, const std::function<Operands()>
                        "and {} from the second",
                        results[0].size(), results[1].size());
         }
-        // Only now are both types known in which the branches meet.
+        // Only now are the types known that the branches have in common.
         ir::Builder& builder = tracer.builder();
         for (std::size_t branch = 0; branch < 2; ++branch) {
             const AppendTo here(tracer, instruction.blocks[branch]);
@@ -264,7 +264,7 @@ void scan_store(const Ref& rows, Tile i, const Operands& y, std::vector<Ref>& st
             }
             Extents extents(type.shape.dims().begin(), type.shape.dims().end());
             extents.insert(extents.begin(), rows.shape()[0]);
-            // A body that is traced twice may give another dtype the second time.
+            // A body that is traced twice may return another dtype the second time.
             Ref& stack = stacks[part];
             const bool fits =
                 stack.id() != Ref().id() && stack.dtype() == type.dtype && stack.shape() == extents;

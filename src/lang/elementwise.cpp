@@ -15,7 +15,7 @@ using lang::Tracer;
 
 namespace {
 
-/// Emits `emit(tracer)` at the operand's line and wraps the resulting value.
+/// Runs `emit(tracer)` at the operand's line and wraps the resulting value.
 template <typename Emit>
 Tile traced(const char* op, const Operand& operand, Emit&& emit) {
     Tracer& tracer = Tracer::current(op, operand.location());
@@ -55,7 +55,7 @@ Tile one_like(const Operand& x) {
     });
 }
 
-/// Arithmetic: bool operands count as i32, as adding them means counting.
+/// Arithmetic: bool operands become i32, because adding them means counting.
 Tile arithmetic(Op op, const char* name, const Operand& a, const Operand& b) {
     return traced(name, a, [&](Tracer& tracer) {
         const std::array operands{a, b};
@@ -85,7 +85,7 @@ Tile unary(Op op, const char* name, const Operand& x) {
                   [&](Tracer& tracer) { return tracer.builder().unary(op, tracer.value(x)); });
 }
 
-/// Functions defined on floats: an integer operand becomes f32.
+/// Functions of floats: an integer operand becomes f32.
 Tile float_unary(Op op, const char* name, const Operand& x, bool approx = false) {
     return traced(name, x, [&](Tracer& tracer) {
         const DType dtype = tracer.dtype(x);
@@ -93,7 +93,7 @@ Tile float_unary(Op op, const char* name, const Operand& x, bool approx = false)
     });
 }
 
-/// Powers that are less than a call of pow: x^n of a literal n as products, and 2^y.
+/// Powers that are cheaper than pow: x^n with a literal n as products, and 2^y.
 std::optional<Tile> simple_power(const Operand& x, const Operand& y) {
     constexpr std::uint64_t kMostProducts = 64;
     const auto at = [&](auto value) { return Operand(value, x.location()); };
@@ -111,7 +111,7 @@ std::optional<Tile> simple_power(const Operand& x, const Operand& y) {
     return {};
 }
 
-/// Functions defined on floats: integer operands become f32.
+/// Functions of floats: integer operands become f32.
 Tile float_binary(Op op, const char* name, const Operand& x, const Operand& y) {
     if (op == Op::pow) {
         if (const auto power = simple_power(x, y)) return *power;

@@ -1,4 +1,4 @@
-// The elementwise functions of ir/ops.inl as data.
+// The elementwise functions of ir/ops.inl as a table.
 #include "tilewright/lang/functions.h"
 
 #include <cmath>

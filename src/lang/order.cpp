@@ -10,7 +10,7 @@ using lang::Tracer;
 
 namespace {
 
-/// Runs emit(tracer, x as a value, axis) for a tile of rank >= 1.
+/// Runs emit(tracer, value of x, non-negative axis) for a tile of rank >= 1.
 template <typename Emit>
 auto along(const char* op, const Operand& x, int axis, Emit&& emit) {
     Tracer& tracer = Tracer::current(op, x.location());
@@ -33,7 +33,7 @@ void want_integers(const char* op, const char* what, DType dtype) {
     }
 }
 
-/// Broadcasts to the shape of `x` but along the axis.
+/// Broadcasts to the shape of `x`, except along the axis.
 ir::Value beside(Tracer& tracer, const char* op, ir::Value places, const ir::Shape& x, int axis) {
     ir::Shape wanted = x;
     const ir::Shape given = tracer.type(places).shape;
@@ -92,7 +92,7 @@ Tile take_along_axis(Operand x, Operand places, int axis) {
         want_integers("take_along_axis", "places", tracer.dtype(places));
         ir::Shape from = tracer.type(value).shape;
         const ir::Shape given = tracer.shape(places);
-        // Extents of 1 of x follow the places, too.
+        // Extents of 1 in x also broadcast to those of the places.
         for (int a = 0; a < from.rank() && given.rank() == from.rank(); ++a) {
             if (a != at && from[a] == 1) from[a] = given[a];
         }

@@ -12,7 +12,7 @@ using ir::Value;
 
 namespace {
 
-/// A tile with one axis moved to the end, seen as `rows` lines of `length` elements, flat.
+/// A tile with one axis moved to the end and flattened: `rows` lines of `length` elements.
 class Lines {
   public:
     Lines(ir::Builder& builder, const ir::Shape& shape, int axis) : b_(builder) {
@@ -51,7 +51,7 @@ class Lines {
     std::vector<std::int64_t> extents_;
 };
 
-/// Elementwise operations on tiles of one shape and numbers.
+/// Elementwise operations on numbers and tiles of one shape.
 class Elementwise {
   public:
     explicit Elementwise(ir::Builder& builder) : b_(builder) {}

@@ -1,4 +1,4 @@
-// Kernels built instruction by instruction, for front ends whose graphs are typed.
+// Builds kernels instruction by instruction, for front ends whose graphs are typed.
 #include "tilewright/program_builder.h"
 
 #include <map>
@@ -99,12 +99,12 @@ struct ProgramBuilder::State {
     ir::Builder builder{function};
     ir::Block constants;
     std::map<std::tuple<DType, std::vector<std::int64_t>, std::uint64_t>, Value> constant_of;
-    std::set<std::string, std::less<>> files;  ///< which locations refer to
+    std::set<std::string, std::less<>> files;  ///< to which locations refer
     ir::Location location;
     ir::TileForms forms{function};
-    std::map<ir::Value, ir::Interval> ranges;  ///< of integers
+    std::map<ir::Value, ir::Interval> ranges;  ///< those of integers
 
-    /// The parameter, unless it is a value of this program.
+    /// The value; UserError unless it is one of this program.
     ir::Value expect(Value value) const {
         if (value >= function.num_values()) {
             user_error("program", "expected a value of `{}` but got number {}", function.name,
@@ -139,7 +139,7 @@ struct ProgramBuilder::State {
                                      : ir::Interval::all(function.type(value).dtype);
     }
 
-    /// Keeps what is known of the result of a new instruction.
+    /// Records what is known about the result of a new instruction.
     void note(const ir::Instruction& made) {
         forms.define(made);
         if (is_float(function.type(made.result()).dtype)) return;

@@ -33,7 +33,7 @@ DType promote_integers(DType a, DType b) {
     const DType with_sign = is_signed(a) ? a : b;
     const DType without = is_signed(a) ? b : a;
     if (size_of(with_sign) > size_of(without)) return with_sign;
-    // No integer holds both u64 and i64: like JAX with 64-bit types, they meet in f64.
+    // No integer dtype holds both u64 and i64: they promote to f64, as in JAX with 64-bit types.
     return size_of(without) == 8 ? f64 : signed_of_width(2 * size_of(without));
 }
 
@@ -46,7 +46,7 @@ DType promote_floats(DType a, DType b) {
     return size_of(a) > size_of(b) ? a : b;
 }
 
-/// f64 for what f32 does not hold.
+/// f32, or f64 for values out of its range.
 DType floating_dtype(double value) {
     const bool fits = !(std::abs(value) > std::numeric_limits<float>::max()) || std::isinf(value);
     return fits ? f32 : f64;

@@ -31,7 +31,7 @@ bool has_tile_index(const View& view) {
                        [](const ArrayIndex& i) { return i.kind == Index::Kind::tile; });
 }
 
-/// Extents of a view. Index tiles broadcast together and stand where the first one stood.
+/// Extents of a view. The joint dimensions of index tiles replace those of the first one.
 std::vector<std::int64_t> view_shape(Tracer& tracer, const View& view) {
     ir::Shape joint;
     for (const auto& index : view.indices) {
@@ -52,7 +52,7 @@ std::vector<std::int64_t> view_shape(Tracer& tracer, const View& view) {
     return shape;
 }
 
-/// Signed value of an integer literal; nothing for a traced value.
+/// The signed value of an integer literal; nullopt for a traced value.
 std::optional<std::int64_t> static_index(const Operand& operand) {
     using Kind = Operand::Kind;
     if (operand.kind() != Kind::signed_int && operand.kind() != Kind::unsigned_int) return {};
@@ -77,7 +77,7 @@ class Selector {
 
   private:
     void select_slice(ArrayIndex& index, const Slice& slice, int dim) {
-        // What the IR allows: no sum of a start and steps below it wraps into an array.
+        // The IR's limit, below which no sum of a start and steps wraps back into an array.
         constexpr std::int64_t kMost = std::int64_t{1} << 40;
         const std::int64_t reach = kMost / std::max<std::int64_t>(slice.size, 1);
         if (slice.size < 0 || slice.stride < 1 || slice.stride > reach / index.stride) {
@@ -120,14 +120,14 @@ class Selector {
                              fmt::format("the index in dimension {} of `{}`", dim, view_.name));
     }
 
-    /// What an index may be.
+    /// The values that an index may have.
     ir::Interval range(const Operand& operand) {
         if (const auto known = static_index(operand)) return ir::Interval::integers(*known, *known);
         const DType dtype = tracer_.dtype(operand);
         return ir::Interval::all(dtype == u64 ? i64 : dtype);
     }
 
-    /// Array position of element `offset` of the view's dimension.
+    /// The position in the array of element `offset` of the view's dimension.
     ir::Value position(const ArrayIndex& index, const Operand& operand, ir::Value offset) {
         const ir::Value value = tracer_.scaled_index(offset, index.stride, range(operand));
         return index.start ? tracer_.builder().binary(ir::Op::add, index.start, value) : value;
@@ -149,7 +149,7 @@ class Selector {
         }
     }
 
-    /// In the checked mode a traced index that leaves its block is reported: the neighbouring
+    /// In the checked mode, reports a traced index that leaves its block, because the neighbouring
     /// elements belong to another program's block.
     void check_traced(const ArrayIndex& index, const Operand& start, ir::Value first,
                       std::int64_t span) {
@@ -202,7 +202,7 @@ Access access(Tracer& tracer, const View& view, const char* op) {
     return result;
 }
 
-/// An operand of an access in the view's shape; `what` names it in the UserError.
+/// An operand of an access, broadcast to the view's shape; `what` names it in the UserError.
 ir::Value fitted(Tracer& tracer, const View& view, const Access& target, const Operand& operand,
                  DType dtype, const char* op, const char* what) {
     if (!lang::broadcasts_to(tracer.shape(operand), target.shape)) {
@@ -227,7 +227,7 @@ ir::Value mask_value(Tracer& tracer, const View& view, const Access& target,
     return fitted(tracer, view, target, *mask, boolean, op, "a mask");
 }
 
-/// A value to be written: a literal takes the Ref's dtype, a traced value must have it.
+/// A value to be stored: a literal takes the Ref's dtype, a traced value must have it.
 ir::Value stored_value(Tracer& tracer, const View& view, const Access& target, const Operand& value,
                        const char* op) {
     if (!view.writable) {
@@ -245,7 +245,7 @@ ir::Value stored_value(Tracer& tracer, const View& view, const Access& target, c
     return fitted(tracer, view, target, value, target.dtype, op, "a value");
 }
 
-/// What lanes read that are masked or outside.
+/// What masked lanes and lanes outside the array read.
 ir::Value other_value(Tracer& tracer, const View& view, const Access& source,
                       const std::optional<Operand>& other) {
     if (!other) return {};
@@ -268,7 +268,7 @@ Tile atomic(ir::Op op, const char* name, const Ref& ref, const Operand& value,
     });
 }
 
-/// What `look(tracer, view)` reads off a present Ref; nothing is emitted.
+/// The result of `look(tracer, view)` on a present Ref, which emits nothing.
 template <typename Look>
 auto looked_at(const Ref& ref, const char* op, const std::source_location& location, Look&& look) {
     Tracer& tracer = Tracer::of(ref, op, location);
@@ -311,7 +311,7 @@ Tile Ref::extent(int dim, std::source_location location) const {
         const int wanted = dim < 0 ? dim + rank : dim;
         const std::int64_t size = extents[wanted];
         if (size != kDynamic) return tracer.wrap(tracer.index_constant(size));
-        // A dynamic extent is always a whole dimension of the array: find which one.
+        // A dynamic extent always belongs to a whole dimension of the array: find which one.
         int position = 0;
         for (std::size_t d = 0;; ++d) {
             if (view.indices[d].kind == Index::Kind::slice && position++ == wanted) {
@@ -333,7 +333,7 @@ Ref Ref::select(const std::vector<RefIndex>& indices, std::source_location locat
         for (std::size_t d = 0; d < view.indices.size(); ++d) {
             if (view.indices[d].kind == Index::Kind::slice) dims.push_back(d);
         }
-        // `at` fills up with empty indices after the first.
+        // `at` passes empty indices for those that were not given.
         std::size_t given = indices.size();
         while (given > 1 && indices[given - 1].kind() == RefIndex::Kind::absent) --given;
         for (std::size_t i = 0; i < given; ++i) {
@@ -352,7 +352,7 @@ Ref Ref::select(const std::vector<RefIndex>& indices, std::source_location locat
         for (std::size_t i = 0; i < given; ++i) {
             selector.select(view.indices[dims[i]], indices[i], static_cast<int>(i));
         }
-        if (has_tile_index(view)) view_shape(tracer, view);  // do the index tiles fit together?
+        if (has_tile_index(view)) view_shape(tracer, view);  // checks that index tiles broadcast
         return tracer.add_view(std::move(view));
     });
 }

@@ -35,13 +35,13 @@ const Tracer::GridAxis& grid_axis(Tracer& tracer, const char* op, int axis) {
     return tracer.grid[static_cast<std::size_t>(axis + tracer.hidden_axes)];
 }
 
-/// Dtype of a sum or product: narrow integers and bool count in 32 bits, as in JAX.
+/// Dtype of a sum or product: narrow integers and bool use 32 bits, as in JAX.
 DType accumulated(DType dtype) {
     if (dtype == boolean || dtype == i8 || dtype == i16) return i32;
     return dtype == u8 || dtype == u16 ? u32 : dtype;
 }
 
-/// Dtype in which a dot accumulates, also its result's.
+/// Dtype in which a dot accumulates, which is also that of its result.
 DType dot_result(DType dtype) {
     if (is_float(dtype)) return size_of(dtype) < 4 ? f32 : dtype;
     return size_of(dtype) == 1 ? i32 : dtype;
@@ -51,7 +51,7 @@ bool accumulates(Reduction kind) {
     return kind == Reduction::sum || kind == Reduction::prod;
 }
 
-/// Extents that a user wrote, as a shape.
+/// Extents given by the user, as a shape.
 ir::Shape shape_of(const char* op, const Extents& extents) {
     if (extents.size() > ir::kMaxTileRank ||
         std::any_of(extents.begin(), extents.end(), [](std::int64_t n) { return n < 0; })) {
@@ -99,8 +99,8 @@ Tile scanned(Reduction kind, const char* op, const Operand& x, int axis, bool re
     });
 }
 
-/// What is added to a product of these operands. Shapes that make no product are left to the
-/// builder's message.
+/// What is added to a product of these operands. Shapes that do not match are left to the builder,
+/// which reports them.
 ir::Value accumulator(Tracer& tracer, const Operand& a, const Operand& b, const DotOptions& options,
                       DType dtype) {
     const ir::Shape left = tracer.shape(a), right = tracer.shape(b);

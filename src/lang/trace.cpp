@@ -16,12 +16,12 @@ std::string quoted(const Kernel& kernel, const Parameter& parameter) {
     return fmt::format("`{}` of kernel `{}`", parameter.name, kernel.name());
 }
 
-/// What the values may be that an index map computes, as far as it goes without control flow.
+/// Ranges of the values that an index map computes, as far as it has no control flow.
 class IndexRanges {
   public:
     explicit IndexRanges(Tracer& tracer, std::span<const Tile> grid_indices)
         : tracer_(tracer), seen_(instructions().size()) {
-        // An extent that is known only at the call is at most what can be run.
+        // An extent that is known only at the call is at most the largest that can run.
         constexpr std::int64_t kMost = std::int64_t{1} << 40;
         for (std::size_t axis = 0; axis < grid_indices.size(); ++axis) {
             const std::int64_t extent = tracer.grid[axis].extent;
@@ -53,7 +53,7 @@ class IndexRanges {
     std::map<ir::Value, ir::Interval> ranges_;
 };
 
-/// What the index map of a parameter gives: one index per dimension of its array.
+/// What a parameter's index map returns: one index per dimension of its array.
 std::vector<Operand> block_indices(const Kernel& kernel, const Parameter& parameter,
                                    std::span<const Tile> grid_indices) {
     const std::size_t rank = parameter.extents.size();
@@ -118,7 +118,7 @@ View block_view(Tracer& tracer, const Kernel& kernel, const Parameter& parameter
     return view;
 }
 
-/// Emits one loop per remaining sequential axis, then the body of the kernel.
+/// Emits a loop for each remaining sequential axis, then the body of the kernel.
 void emit_programs(Tracer& tracer, std::span<const int> sequential,
                    const std::function<void()>& emit_body) {
     if (sequential.empty()) return emit_body();
@@ -132,7 +132,7 @@ void emit_programs(Tracer& tracer, std::span<const int> sequential,
                               });
 }
 
-/// A loop body that was traced aside (see for_loop) leaves the scratch it asked for.
+/// Removes scratch that a loop body asked for when it was traced into a discarded block.
 void drop_unused_scratch(ir::Function& function) {
     std::vector<bool> used(function.num_values(), false);
     ir::walk(function.body, [&](const ir::Instruction& instruction) {

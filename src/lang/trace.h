@@ -18,9 +18,9 @@ struct Parameter {
     std::string name;
     Role role = Role::input;
     DType dtype = f32;
-    std::vector<std::int64_t> extents;  ///< kDynamic where no retrace is wanted; scratch is static
+    std::vector<std::int64_t> extents;  ///< kDynamic if changes need no retrace; static for scratch
     BlockSpec spec;
-    int alias_group = -1;  ///< parameters of one non-negative group share memory
+    int alias_group = -1;  ///< parameters with the same non-negative group share memory
     bool writable = true;
 };
 
@@ -34,8 +34,8 @@ struct Signature {
     bool checked = false;  ///< emit checks of traced indices against their blocks
 };
 
-/// Traces and returns the kernel's function. Its parameters are the present Refs in order; its grid
-/// holds the parallel axes. UserError names the parameter and the user's line.
+/// Traces the kernel and returns its function. The parameters are the present Refs in order; the
+/// grid holds the parallel axes. UserErrors name the parameter and the user's line.
 ir::Function trace(const Kernel& kernel, const Signature& signature);
 
 /// Traces a mod: a function of scalars that returns one scalar.

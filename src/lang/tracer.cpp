@@ -83,7 +83,8 @@ Tracer& Tracer::of(const Ref& ref, const char* op, const std::source_location& l
 Tile Tracer::wrap(ir::Value value) {
     constexpr std::uint32_t kNone = UINT32_MAX;
     if (scope_of_.size() <= value.id) scope_of_.resize(value.id + 1, kNone);
-    // What changes nothing, as a cast to the own dtype, gives a value of an outer scope again.
+    // An operation that changes nothing, such as a cast to the same dtype, may return a value of an
+    // outer scope.
     std::uint32_t& scope = scope_of_[value.id];
     if (scope == kNone) scope = scope_;
     return Tile::from_id(value.id, id_);
@@ -115,10 +116,10 @@ ir::Location Tracer::line_of(const std::source_location& location) {
 
 void Tracer::rethrow_with_line(const UserError& error, const ir::Location& location) {
     const std::string text = error.what();
-    if (foreign_line.line != 0) throw;  // the other language names the line
-    // The builder and nested calls of the language name the innermost line already.
+    if (foreign_line.line != 0) throw;  // the other language's traceback names the line
+    // The builder and nested calls of the language have already named the innermost line.
     if (text.find(" (at ") != std::string::npos) throw;
-    if (location.file.empty()) throw;  // text and other languages may know no line
+    if (location.file.empty()) throw;  // mods from text and other languages may have no line
     throw UserError(fmt::format("{} (at {}:{})", text, location.file, location.line));
 }
 

@@ -21,10 +21,10 @@ struct ArrayIndex {
     ir::Value start;               ///< i64 scalar, or the index tile; none: 0
     std::int64_t size = kDynamic;  ///< slice: extent of the view's dimension
     std::int64_t stride = 1;       ///< slice: in elements of the array's dimension
-    bool is_block = false;         ///< narrower than the array: neighbours belong to others
+    bool is_block = false;         ///< part of the array: neighbours belong to other programs
 };
 
-/// What a Ref of the language stands for: an IR Ref and one index per dimension of its array.
+/// What a Ref of the language stands for: an IR Ref, with an index for each dimension of its array.
 struct View {
     ir::Value ref;  ///< none: the argument is absent
     std::string name;
@@ -32,7 +32,7 @@ struct View {
     std::vector<ArrayIndex> indices;
 };
 
-/// One trace. Handles (Tile, Ref) name their trace, so that a value used elsewhere is reported.
+/// A trace. Handles (Tile, Ref) name their trace, so that using a value elsewhere is an error.
 class Tracer {
   public:
     explicit Tracer(std::string name);
@@ -50,26 +50,25 @@ class Tracer {
     ir::Builder& builder() { return builder_; }
 
     Tile wrap(ir::Value value);
-    /// UserError when the value is of another trace or its loop body has ended.
+    /// UserError if the value belongs to another trace or to a loop body that has ended.
     ir::Value use(const Tile& tile);
     const ir::Type& type(ir::Value value) const { return function_.type(value); }
 
     Ref add_view(View view);
     const View& view(const Ref& ref) const { return views_.at(ref.id()); }
 
-    /// Runs emit() with the user's line (where the location is empty, as C++'s logical operators
-    /// leave it, that of a LineScope or else the last known one); UserErrors come out with that
-    /// line appended.
+    /// Runs emit() with the user's line and appends it to UserErrors. Where the location is empty,
+    /// as for C++'s logical operators, that is the line of a LineScope or else the last known one.
     template <typename Emit>
     auto at(const std::source_location& location, Emit&& emit) {
         const ir::Location line = line_of(location);
         if (line.line != 0) location_ = line;
-        const ir::Location here = location_;  // a body may move on
+        const ir::Location here = location_;  // emit() may change it
         builder_.set_location(here);
         return with_line(here, emit);
     }
 
-    /// Runs emit(); UserErrors come out with the line appended, unless they name one.
+    /// Runs emit() and appends the line to UserErrors that do not name one.
     template <typename Emit>
     static auto with_line(const ir::Location& location, Emit&& emit) {
         try {
@@ -83,13 +82,13 @@ class Tracer {
         return with_line(line_of(location), emit);
     }
 
-    /// The user's line of what is emitted now.
+    /// The user's line for what is emitted now.
     const ir::Location& location() const { return location_; }
-    /// The line of exchange_source_line where one is set; else the location, or where that is empty
-    /// what the thread's LineScope says.
+    /// The line of exchange_source_line if one is set, else the location, or if that is empty, what
+    /// the thread's LineScope says.
     static ir::Location line_of(const std::source_location& location);
 
-    /// Marks the values made during its life as unusable afterwards: a loop body or a branch.
+    /// Values made during its lifetime, in a loop body or a branch, cannot be used afterwards.
     class Scope {
       public:
         explicit Scope(Tracer& tracer);
@@ -103,31 +102,31 @@ class Tracer {
 
     // ---- Operands as IR values.
 
-    /// Is the literal's value one of `dtype`? Floats round.
+    /// Whether `dtype` can hold the literal's value; floats round.
     static bool fits(const Operand& literal, DType dtype);
-    /// A literal as C++ writes it.
+    /// A literal as text, as in C++.
     static std::string text(const Operand& literal);
-    /// A literal as a scalar of `dtype`. UserError when it does not fit.
+    /// A literal as a scalar of `dtype`. UserError if it does not fit.
     ir::Value literal(const Operand& operand, DType dtype, const char* op = "literal");
-    /// Dtype that an operand has on its own.
+    /// The dtype of an operand by itself.
     DType dtype(const Operand& operand);
     ir::Shape shape(const Operand& operand);
     /// The operand as a value; a literal in its own dtype.
     ir::Value value(const Operand& operand);
     /// The operand as a value of this dtype; traced values are cast.
     ir::Value value(const Operand& operand, DType dtype, const char* op = "literal");
-    /// NumPy broadcasting; UserError "[op] ..." when the shapes do not agree.
+    /// NumPy broadcasting; UserError "[op] ..." if the value does not broadcast to the shape.
     ir::Value broadcast(ir::Value value, const ir::Shape& shape, const char* op);
     /// An integer scalar as i64; `what` names it in the UserError.
     ir::Value index(const Operand& operand, const char* op, std::string_view what);
     ir::Value index_constant(std::int64_t value);
-    /// index * factor, saturated where an index of this range could make the product leave 64 bits:
-    /// such an element lies outside of every array, and must not wrap into one.
+    /// index * factor, saturated if an index in this range could make the product exceed 64 bits:
+    /// such an element is outside every array and must not wrap into one.
     ir::Value scaled_index(ir::Value index, std::int64_t factor, const ir::Interval& range);
-    /// The dtype in which operands meet.
+    /// The common dtype of operands.
     DType common_dtype(std::span<const Operand> operands);
 
-    // ---- The grid, as the kernel sees it.
+    // ---- The grid as the kernel sees it.
 
     struct GridAxis {
         ir::Value index;  ///< the loop index of a sequential axis; none: parallel

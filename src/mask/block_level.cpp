@@ -1,4 +1,4 @@
-// Blocks of any size from runs and atoms, and PyTorch's index form both ways.
+// Blocks of any size from runs and atoms, and conversion to and from PyTorch's index form.
 #include "mask/block_level.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace {
 
 enum class Content : std::uint8_t { none, partial, full };
 
-/// What a block that is not plainly full holds, by its atoms; bit by bit only where it does not
-/// line up with them. Columns come in order.
+/// What a block that is not covered by full runs holds, from its atoms; single bits are read only
+/// where it does not line up with them. Columns must be read in order.
 class BlockReader {
   public:
     BlockReader(const MaskData& data, const TileRow& row) : data_(data), row_(row) {
@@ -64,7 +64,7 @@ std::int64_t blocks_in(std::int64_t length, std::int64_t block) {
     return length == 0 ? 0 : (length - 1) / block + 1;
 }
 
-/// One pair of count and index tensors, checked and brought to i64.
+/// One pair of count and index tensors, checked and converted to i64.
 struct Lists {
     Tensor counts, indices;
 
@@ -229,7 +229,7 @@ MaskData pairs_of(const BlockLevel& level, bool full, BlockSize size, std::int64
     for (std::int64_t i = 0; i < data.batch * data.heads * data.rows(); ++i) {
         const std::int64_t head = i / data.rows(), q = i % data.rows() * kAtom;
         const std::int64_t q_end = std::min(q + kAtom, q_len);
-        // Pieces by column: those that spans cover whole stay intervals, the others are atoms.
+        // By column: pieces that spans cover entirely stay intervals, the others become atoms.
         std::map<std::int64_t, Atom> atoms;
         std::vector<std::pair<std::int64_t, std::int64_t>> whole;
         for (std::int64_t block = q / size.q; block * size.q < q_end && block < level.rows;

@@ -1,4 +1,4 @@
-// BlockMask: the public face of masks.
+// BlockMask: the public interface of masks.
 #include "mask/block_mask.h"
 
 #include <algorithm>
@@ -84,7 +84,7 @@ BlockMask combine(const char* op, const BlockMask& a, const BlockMask& b, mask::
                 std::max(x.heads, y.heads), x.block_size);
 }
 
-/// UserError where the mod reads an array without elements for any pair of these sizes.
+/// UserError if the mod reads an array without elements for any pair of these sizes.
 void expect_elements(const char* op, const Mod& mod, const Tensor::Dims& sizes) {
     if (!mod.defined() || std::ranges::find(sizes, 0) != sizes.end()) return;
     mod::expect_elements(op, mod::trace(mod).captures);
@@ -135,7 +135,7 @@ BlockMask BlockMask::from_kv_blocks(const Tensor& kv_num_blocks, const Tensor& k
     state->heads = level.heads;
     state->block_size = block_size;
     state->data = std::make_shared<const MaskData>(std::move(data));
-    // What the caller calls partial stays so, even where every pair attends.
+    // Blocks that the caller calls partial stay so, even if every pair attends.
     state->made_level = std::make_shared<const mask::BlockLevel>(std::move(level));
     return BlockMask(std::move(state));
 }

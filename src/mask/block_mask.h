@@ -12,11 +12,11 @@
 
 namespace tilewright::mask {
 
-/// The state of a BlockMask. What is derived from the mask is made once, when it is first asked
-/// for.
-// Declared in a public header, but no part of the API.
+/// The state of a BlockMask. Everything derived from the mask is made once, when it is first
+/// needed.
+// Declared in a public header, but not part of the API.
 struct __attribute__((visibility("hidden"))) BlockMaskState {
-    std::int64_t batch = 1, heads = 1;  ///< of the mask's shape; `data` may store fewer
+    std::int64_t batch = 1, heads = 1;  ///< shape of the mask; `data` may store fewer
     BlockSize block_size;
     std::shared_ptr<const MaskData> data;
 
@@ -26,19 +26,19 @@ struct __attribute__((visibility("hidden"))) BlockMaskState {
 
     mutable std::mutex mutex;
     mutable std::shared_ptr<const BlockLevel>
-        made_level;  ///< set beforehand: as the caller gave it
+        made_level;  ///< may be set in advance: as the caller gave it
     mutable std::map<PlanOptions, std::shared_ptr<const MaskPlan>> plans;
 };
 
-/// The plan of a mask for a kernel with these tiles; later calls give the same one.
+/// The plan of a mask for a kernel with these tiles; later calls return the same object.
 std::shared_ptr<const MaskPlan> plan(const BlockMask& mask, const PlanOptions& options);
 
-/// UserError "[op] ..." unless the mask fits a call with these sizes: equal lengths, and batches
-/// and heads that are equal or 1 in the mask.
+/// UserError "[op] ..." unless the mask fits a call with these sizes: lengths must be equal, and
+/// the mask's batches and heads equal or 1.
 void check_fits(const char* op, const BlockMask& mask, std::int64_t batch, std::int64_t heads,
                 std::int64_t q_len, std::int64_t kv_len);
 
-/// True where both hold the same pairs.
+/// True if both hold the same pairs.
 bool equal(const MaskData& a, const MaskData& b);
 
 }  // namespace tilewright::mask

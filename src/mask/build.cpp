@@ -1,4 +1,4 @@
-// Super-blocks first: interval analysis refines only what stays unknown.
+// Builds masks from large squares down: interval analysis refines only what is still undecided.
 #include "mask/build.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct KeyHash {
 template <typename T>
 using KeyMap = std::unordered_map<Key, T, KeyHash>;
 
-/// Neighbouring columns of pieces: all full, or not known yet.
+/// Adjacent columns of pieces: either all full or still undecided.
 struct Segment {
     std::int64_t first, end;
     bool full;
@@ -40,15 +40,15 @@ void append(std::vector<Segment>& segments, std::int64_t first, std::int64_t end
         segments.push_back({first, end, full});
 }
 
-/// A row of pieces as analysis leaves it. Partial ones have numbers of groups of equal pieces.
+/// Pieces of a row after the analysis. Partial ones have the numbers of groups of equal pieces.
 struct Span {
     std::int64_t first, count;
-    std::int64_t groups;  ///< position of the first number, or -1: full
+    std::int64_t groups;  ///< index of the first number in `group_of`; -1: full
 };
 
-/// What one task gives: the rows of a square, in order.
+/// The result of one task: the rows of a square, in order.
 struct Fragment {
-    std::vector<std::size_t> row_end;  ///< into spans
+    std::vector<std::size_t> row_end;  ///< indices into `spans`
     std::vector<Span> spans;
     std::vector<std::uint32_t> group_of;
     std::vector<Key> keys;  ///< of each group
@@ -56,7 +56,7 @@ struct Fragment {
     std::int64_t boxes = 0;
 };
 
-/// Rows [row, row + size) of one head, with what larger squares have not decided.
+/// Rows [row, row + size) of one head, with the columns that larger squares left undecided.
 struct Task {
     std::int64_t b, h, row, size;
     std::vector<Segment> segments;
@@ -72,7 +72,7 @@ class Analysis {
           coarse_(intervals),
           fine_(intervals) {}
 
-    /// Analyses squares down to `leaf` rows and hands each of that size to `done`.
+    /// Analyses squares down to `leaf` rows and passes each square of that size to `done`.
     template <typename Done>
     void refine(const Task& task, std::int64_t leaf, const Done& done) {
         if (task.row >= rows_) return;
@@ -100,7 +100,7 @@ class Analysis {
         refine(next, leaf, done);
     }
 
-    /// One row of pieces: the unknown ones get their keys.
+    /// Finishes one row of pieces: the undecided ones get their keys.
     void finish(const Task& row, Fragment& out, KeyMap<std::uint32_t>& groups) {
         bool set_row = false;
         const std::int64_t height = std::min(kAtom, q_len_ - row.row * kAtom);
@@ -121,7 +121,7 @@ class Analysis {
                     continue;
                 }
                 Key key = fine_.key();
-                // Pieces of other extents are other pieces.
+                // Pieces of different extents are different pieces.
                 const std::int64_t width = std::min(kAtom, kv_len_ - c * kAtom);
                 key.high ^= static_cast<std::uint64_t>((kAtom - height) * kAtom + kAtom - width);
                 const auto [entry, fresh] =
@@ -165,9 +165,9 @@ class Analysis {
     ir::Intervals::Evaluation coarse_, fine_;
 };
 
-/// Groups of all fragments, those with equal keys made one.
+/// The groups of all fragments, merged where keys are equal.
 struct Groups {
-    std::vector<std::vector<std::uint32_t>> number;  ///< of each fragment's groups
+    std::vector<std::vector<std::uint32_t>> number;  ///< for the groups of each fragment
     std::vector<Origin> origins;
 
     explicit Groups(const std::vector<Fragment>& fragments) {
@@ -192,7 +192,7 @@ std::vector<AtomId> atoms_of(const MaskFunction& mask, std::span<const Origin> o
     if (debug_log_on()) {
         const auto count = std::ssize(origins);
         const std::int64_t pieces = data.batch * data.heads * data.rows() * data.columns();
-        // Some pieces at the borders of a mask are as it should be.
+        // Some pieces at the borders of a mask are expected.
         const bool many = count > 64 && 8 * count > pieces;
         debug_log("mask", "{}{} of {} pieces of 64 x 64 are evaluated pair by pair{}",
                   many ? "slow path: " : "", count, pieces,
@@ -254,7 +254,7 @@ MaskData build(const MaskFunction& mask, std::int64_t batch, std::int64_t heads,
     data.q_len = q_len;
     data.kv_len = kv_len;
 
-    // Large squares one after the other, until there are squares enough for all threads.
+    // Sequentially, until there are enough squares for all threads.
     const std::int64_t rows = data.rows(), columns = data.columns();
     const auto whole = static_cast<std::int64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1))));

@@ -1,4 +1,4 @@
-// From tile IR to bytecode: straight-line code, registers by last use.
+// Translates tile IR to bytecode: straight-line code whose registers are reused after the last use.
 #include "mask/bytecode.h"
 
 #include <algorithm>
@@ -26,7 +26,8 @@ static_assert(static_cast<int>(DType::f8e5m2) == twd::mask::kF8e5m2 &&
               static_cast<int>(DType::i32) == twd::mask::kI32);
 static_assert(twd::mask::kMostRank == ir::kMaxRefRank);
 
-/// Operations that are exact or correctly rounded everywhere, so that a GPU gives the CPU's bits.
+/// Only operations that are exact or correctly rounded everywhere, so that a GPU and the CPU give
+/// the same bits.
 std::optional<Code> code_of(Op op) {
     switch (op) {
         case Op::neg:
@@ -222,7 +223,7 @@ class BytecodeWriter {
         }
         for (std::size_t i = 0; i < operands.size(); ++i)
             step.operands[i] = static_cast<unsigned short>(place_.at(operands[i]));
-        // A result may take the place of an operand: each element is read before it is written.
+        // A result may reuse the register of an operand: each element is read before it is written.
         free_operands(instruction, at);
         place_[instruction.result()] = new_register();
         step.result = static_cast<unsigned short>(place_[instruction.result()]);
@@ -231,7 +232,7 @@ class BytecodeWriter {
 
     const ir::Function& function_;
     std::span<const Tensor> arrays_;
-    std::vector<int> last_use_;  ///< of each value: an instruction's place
+    std::vector<int> last_use_;  ///< for each value, the index of the instruction that uses it last
     std::map<Value, int> place_;
     std::map<Value, int> array_of_;
     std::map<Value, bool> freed_;
@@ -239,7 +240,7 @@ class BytecodeWriter {
     Bytecode code_;
 };
 
-/// The tile machine may fuse a product into a sum, which rounds once instead of twice.
+/// The tile machine may fuse a product into a sum, which then rounds once instead of twice.
 void expect_no_fused_sums(const ir::Function& function) {
     std::map<Value, Op> made_by;
     for (const ir::Instruction& instruction : function.body.body) {

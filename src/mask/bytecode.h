@@ -17,11 +17,11 @@ namespace tilewright::mask {
 struct Bytecode {
     std::vector<twd::mask::Step> steps;
     std::vector<unsigned long long> constants;
-    std::array<int, 4> scalars{-1, -1, -1, -1};  ///< registers of b, h, q, kv
+    std::array<int, 4> scalars{-1, -1, -1, -1};  ///< registers of b, h, q, kv; -1: not read
     int result = 0;
 
-    /// Of a function (b, h, q, kv, arrays...) -> bool; of the arrays only the extents are read.
-    /// UserError says what the interpreter cannot give bit for bit as the CPU does.
+    /// Translates a function (b, h, q, kv, arrays...) -> bool, for which only the arrays' extents
+    /// are read. UserError names what the interpreter cannot compute with the CPU's exact bits.
     static Bytecode of(const ir::Function& mask, std::span<const Tensor> arrays);
 };
 

@@ -1,4 +1,4 @@
-// Every index of a mod as a mask: true where it lies inside its capture.
+// Each index of a mod as a mask: true where it is inside its capture.
 #include "mask/check_indices.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace tilewright::mask {
 namespace {
 
-/// (b, h, q, kv, arrays...) -> the condition of the check at place `check` of the mod's body.
+/// (b, h, q, kv, arrays...) -> the condition of the check at position `check` in the mod's body.
 std::shared_ptr<const ir::Function> condition_of(const ir::Function& checked, std::size_t check) {
     ir::Function body = checked;
     body.body.body.back().operands = {body.body.body[check].operands[0]};
@@ -37,7 +37,7 @@ std::shared_ptr<const ir::Function> condition_of(const ir::Function& checked, st
                                                         callee->value_name(parameter)));
         } else if (i < first_position) {
             arguments.push_back(builder.constant(callee->type(parameter), 0));
-        } else if (i == scalars - 1) {  // every pair attends
+        } else if (i == scalars - 1) {  // `attends`: every pair is checked
             arguments.push_back(builder.constant_int(callee->type(parameter), 1));
         } else {
             arguments.push_back(

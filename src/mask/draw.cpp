@@ -1,4 +1,4 @@
-// Pictures of masks: a layout of rectangles and texts, and two ways to write it.
+// Pictures of masks: a layout of rectangles and texts, and two formats to write it in.
 #include "mask/draw.h"
 
 #include <fmt/format.h>
@@ -19,11 +19,11 @@
 namespace tilewright::mask {
 namespace {
 
-// Colours by number: shades of a cell from empty to full, between them by the share that attends.
+// Indices of colours: shades of a cell by the fraction of its pairs that attend, from none to all.
 constexpr int kShades = 15;
 constexpr int kPaper = kShades + 1, kInk = kShades + 2, kFrame = kShades + 3;
 
-/// Pale grey where nothing attends, pale orange to orange for parts, blue where all does.
+/// Pale grey if no pair attends, pale orange to orange for some, blue for all.
 std::vector<Colour> palette() {
     std::vector<Colour> colours = {{236, 238, 241}};
     for (int shade = 1; shade < kShades; ++shade) {
@@ -48,8 +48,8 @@ struct Rectangle {
     int colour;
 };
 
-/// `x` is where the text begins, has its middle or ends; `y` the top of its letters. Rotated texts
-/// run upwards, and x and y change roles.
+/// `x` is where the text begins, has its centre or ends; `y` is the top of its letters. Rotated
+/// texts run upwards, with x and y exchanged.
 struct Text {
     enum class Anchor : std::uint8_t { start, middle, end };
     std::int64_t x, y;
@@ -74,7 +74,7 @@ std::int64_t width_of(std::string_view text) {
     return kLetter * std::ssize(text);
 }
 
-/// Rectangles of one shade: runs along a line, joined with equal runs of the line above.
+/// Rectangles of one shade: runs along a line, merged with equal runs of the line above.
 std::vector<Rectangle> rectangles_of(const Picture& picture) {
     std::vector<Rectangle> done, open;
     for (std::int64_t y = 0; y <= picture.height; ++y) {
@@ -107,8 +107,8 @@ std::vector<Rectangle> rectangles_of(const Picture& picture) {
     return done;
 }
 
-/// Distance of the positions that an axis names: a quarter of the length, or 1, 2 or 5 times a
-/// power of ten, so that their labels have `room` pixels of `pixels` each.
+/// Distance between labelled positions of an axis: a quarter of the length, or 1, 2 or 5 times a
+/// power of ten, so that each label has `room` of the axis's `pixels` pixels.
 std::int64_t tick_step(std::int64_t length, std::int64_t pixels, std::int64_t room) {
     const auto fits = [&](std::int64_t step) { return step * pixels >= room * length; };
     if (length % 4 == 0 && length >= 8 && fits(length / 4)) return length / 4;
@@ -119,7 +119,7 @@ std::int64_t tick_step(std::int64_t length, std::int64_t pixels, std::int64_t ro
     }
 }
 
-/// The panels, side by side in rows.
+/// The panels, arranged in rows.
 class Layout {
   public:
     explicit Layout(const MaskData& data) : data_(data) {
@@ -136,13 +136,13 @@ class Layout {
         height_ = panels.front().height;
         width_ = panels.front().width;
         const std::int64_t scale = std::max<std::int64_t>(1, side / std::max(height_, width_));
-        // A single query over many keys is to be seen, too.
+        // A single query over many keys must be visible, too.
         scale_x_ = std::max(scale, kLeastSide / width_);
         scale_y_ = std::max(scale, kLeastSide / height_);
         left_ = kGap + kLine + width_of(fmt::format("{}", data.q_len)) + kTick + 4;
         top_ = kGap + 3 * kLine + kTick;
         const std::int64_t columns = drawn == 1 ? 1 : drawn <= 4 ? 2 : drawn <= 9 ? 3 : 4;
-        // The last position of an axis reaches past the panel by half of its label.
+        // The last label of an axis extends past the panel by half its width.
         const std::int64_t right = kGap + width_of(fmt::format("{}", data.kv_len)) / 2;
         const std::int64_t pitch_x =
             left_ + std::max(width_ * scale_x_ + right, width_of(title_of(panels.back())));
@@ -206,7 +206,7 @@ class Layout {
         }
     }
 
-    /// Swatches (a colour, or -1 for none) and words, in as many lines as they need.
+    /// Colour swatches (-1: none) with words, on as many lines as they need.
     void line_of(const std::vector<std::pair<int, std::string>>& items) {
         std::int64_t x = left_;
         for (const auto& [colour, words] : items) {
@@ -250,11 +250,11 @@ class Layout {
     const MaskData& data_;
     Scene scene_;
     std::int64_t height_ = 0, width_ = 0;     ///< of a panel, in cells
-    std::int64_t scale_x_ = 1, scale_y_ = 1;  ///< pixels of a cell
-    std::int64_t left_ = 0, top_ = 0;         ///< of a panel's cells within its place
+    std::int64_t scale_x_ = 1, scale_y_ = 1;  ///< pixels per cell
+    std::int64_t left_ = 0, top_ = 0;         ///< offset of a panel's cells within its place
 };
 
-/// Paints letters; what of them lies outside is cut off.
+/// Paints letters, clipped to the picture.
 void paint(const Text& text, const Scene& scene, std::vector<std::uint8_t>& pixels) {
     const std::int64_t width = width_of(text.text);
     std::int64_t begin = text.x;
@@ -315,7 +315,7 @@ std::string svg(const MaskData& data) {
                        colour(kInk));
     constexpr const char* kAnchors[] = {"start", "middle", "end"};
     for (const Text& text : scene.texts) {
-        const std::int64_t base = text.y + 7 * kGlyphScale;  // of the letters
+        const std::int64_t base = text.y + 7 * kGlyphScale;  // baseline of the letters
         const std::string place =
             text.rotated ? fmt::format("transform=\"translate({} {}) rotate(-90)\"", base, text.x)
                          : fmt::format("x=\"{}\" y=\"{}\"", text.x, base);

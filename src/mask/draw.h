@@ -1,4 +1,4 @@
-// Pictures of masks for people: axes with positions, labels of heads, a legend; as SVG and PNG.
+// Pictures of masks for people: axes with positions, labels of heads and a legend, as SVG and PNG.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace tilewright::mask {
 
-/// A panel for each of up to twelve stored heads, keys to the right and queries downwards, and a
-/// line that says how many heads were left out.
+/// One panel for each of up to twelve stored heads, with keys to the right and queries downwards,
+/// and a line that says how many heads were left out.
 std::string svg(const MaskData& data);
 /// The same as a PNG file.
 std::string png(const MaskData& data);

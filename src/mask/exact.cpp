@@ -21,7 +21,7 @@ using ir::Shape;
 using ir::Type;
 using ir::Value;
 
-constexpr std::int64_t kPiecesAtOnce = 1024;  ///< 4 MB of bytes between machine and bits
+constexpr std::int64_t kPiecesAtOnce = 1024;  ///< 4 MB of bytes before they are packed to bits
 
 /// (b, h, q, kv, arrays...) -> score_mod(0, b, h, q, kv) != -inf.
 std::shared_ptr<const ir::Function> visible_scores(
@@ -57,7 +57,7 @@ ir::RefArgument ref_argument(const Tensor& tensor) {
     return result;
 }
 
-/// For each n of the grid: out[n] = mask(origins[n, 0], origins[n, 1], origins[n, 2] + i,
+/// For each n of the grid: out[n][i, j] = mask(origins[n, 0], origins[n, 1], origins[n, 2] + i,
 /// origins[n, 3] + j).
 ir::Function piece_kernel(const MaskFunction& mask) {
     const ir::Function& mod = *mask.function;
@@ -97,7 +97,7 @@ ir::Function piece_kernel(const MaskFunction& mask) {
     return kernel;
 }
 
-/// Compiled once for each text: what a new mask of a known function costs is its evaluation.
+/// Compiled once per text, so that a new mask of a known function costs only its evaluation.
 std::shared_ptr<const run::Executable> compiled(const MaskFunction& mask) {
     if (mask.text.empty()) return run::make_host_executable(piece_kernel(mask));
     using Program = std::shared_ptr<const run::Executable>;
@@ -105,7 +105,7 @@ std::shared_ptr<const run::Executable> compiled(const MaskFunction& mask) {
     return kPrograms->get(mask.text, [&] { return run::make_host_executable(piece_kernel(mask)); });
 }
 
-/// Brings the arrays to one device and decides where the mask is evaluated.
+/// Moves the arrays to one device and decides where the mask is evaluated.
 void bring_together(const char* op, MaskFunction& mask) {
     const auto on_gpu =
         std::find_if(mask.arrays.begin(), mask.arrays.end(),
@@ -129,7 +129,7 @@ Atom packed(const unsigned char* bytes) {
         for (int part = 0; part < 8; ++part, bytes += 8) {
             std::uint64_t eight = 0;
             std::memcpy(&eight, bytes, 8);
-            // Gathers the lowest bits of eight bytes into the top byte.
+            // Gathers the lowest bits of eight bytes in the top byte.
             word |= (eight * 0x0102040810204080u >> 56) << (8 * part);
         }
     }
@@ -163,7 +163,7 @@ std::vector<ir::RefArgument> MaskFunction::arguments() const {
 
 std::vector<std::shared_ptr<const ir::RangeTree>> MaskFunction::range_trees() const {
     std::vector<std::shared_ptr<const ir::RangeTree>> trees(arrays.size());
-    if (bytecode) {  // one after the other: streams belong to threads
+    if (bytecode) {  // sequentially, since streams belong to threads
         std::transform(arrays.begin(), arrays.end(), trees.begin(), gpu_range_tree);
         return trees;
     }
@@ -196,7 +196,7 @@ std::vector<Atom> ExactMask::evaluate_on_cpu(std::span<const Origin> origins) co
     const Tensor bytes = Tensor::empty(boolean, {at_once, kAtom, kAtom});
     for (std::int64_t first = 0; first < total; first += at_once) {
         const std::int64_t count = std::min(at_once, total - first);
-        auto* places = const_cast<Origin*>(origins.data()) + first;  // the kernel only reads
+        auto* places = const_cast<Origin*>(origins.data()) + first;  // the kernel only reads them
         ir::Arguments arguments;
         arguments.refs = arrays_;
         arguments.refs.push_back(ref_argument(Tensor::from_data(places, i64, {count, 4})));

@@ -1,4 +1,4 @@
-// A small typeface of pixels, for pictures that no other program draws.
+// A small pixel typeface, for pictures that are drawn without any other software.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@ namespace tilewright::mask {
 
 inline constexpr int kGlyphWidth = 5, kGlyphHeight = 9;
 
-/// Lines from top to bottom, the leftmost pixel in bit 4; the last two lie below the base line.
-/// Digits, small letters and ` ,.:-`; other characters are blank.
+/// Lines from top to bottom, with the leftmost pixel in bit 4; the last two are below the baseline.
+/// Has digits, lower-case letters and ` ,.:-`; other characters are blank.
 const std::array<std::uint8_t, kGlyphHeight>& glyph(char character);
 
 }  // namespace tilewright::mask

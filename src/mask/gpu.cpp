@@ -1,4 +1,4 @@
-// Launches of the interpreter of masks.
+// Launches of the mask interpreter.
 #include "mask/gpu.h"
 
 #include <bit>
@@ -37,7 +37,7 @@ cuda::CompileRequest kernel_request(MaskKernel kernel, const std::string& arch) 
 namespace {
 
 cuda::Kernel kernel_of(MaskKernel kernel, int device) {
-    constexpr std::size_t kMost = 128;  // two for each device
+    constexpr std::size_t kMost = 128;  // two per device
     static auto* const kKernels =
         new Memo<std::pair<MaskKernel, int>, cuda::Kernel>("kernels that build masks", kMost);
     return kKernels->get({kernel, device}, [&] {
@@ -47,7 +47,7 @@ cuda::Kernel kernel_of(MaskKernel kernel, int device) {
     });
 }
 
-/// Starts `blocks` warps with one parameter.
+/// Launches `blocks` warps with one parameter.
 template <typename Parameters>
 void launch(MaskKernel kernel, int device, std::int64_t blocks, Parameters& parameters) {
     cuda::LaunchShape shape;
@@ -66,7 +66,7 @@ twd::mask::Array array_of(const Tensor& tensor) {
     return array;
 }
 
-/// The bytes of a list in a GPU's memory.
+/// The bytes of a list, copied to a GPU.
 template <typename T>
 Tensor copied(std::span<const T> values, Device device) {
     auto* const bytes = const_cast<T*>(values.data());  // the copy only reads

@@ -1,4 +1,4 @@
-// Masks from masks: transposed, combined, cut.
+// Masks from masks: transposed, combined, cut out.
 #include <algorithm>
 #include <map>
 
@@ -8,7 +8,7 @@
 namespace tilewright::mask {
 namespace {
 
-/// Memo of an operation on atoms: atoms repeat, so each distinct input is worked out once.
+/// Memo of an operation on atoms: atoms repeat, so each distinct input is computed once.
 template <typename Operation>
 class AtomMemo {
   public:
@@ -35,8 +35,8 @@ MaskData empty_like(const MaskData& data) {
     return result;
 }
 
-/// One head's rows and columns exchanged. Full runs of a column open and close where two
-/// neighbouring rows differ, so that the work is in proportion to the runs of the result.
+/// Exchanges one head's rows and columns. Full runs of a column open and close where two adjacent
+/// rows differ, so the work is proportional to the runs of the result.
 class Transposition {
   public:
     Transposition(const MaskData& in, std::int64_t head, MaskData& out)
@@ -81,11 +81,11 @@ class Transposition {
         AtomId id;
     };
     struct Column {
-        std::int64_t open = -1;  ///< row where a full run began
+        std::int64_t open = -1;  ///< row at which a full run began; -1: none is open
         std::vector<Piece> pieces;
     };
 
-    // Columns full in exactly one of two neighbouring rows begin or end a run at `row`.
+    // Columns that are full in exactly one of two adjacent rows begin or end a run at `row`.
     void toggle_differences(const std::vector<Run>& before, const std::vector<Run>& now,
                             std::int64_t row) {
         std::vector<std::int32_t> edges;
@@ -96,7 +96,7 @@ class Transposition {
             }
         }
         std::sort(edges.begin(), edges.end());
-        // Between edges 2i and 2i + 1 the number of covering runs is odd: exactly one.
+        // Between edges 2i and 2i + 1 the number of covering runs is odd, so it is one.
         for (std::size_t i = 0; i + 1 < edges.size(); i += 2) {
             for (std::int32_t c = edges[i]; c < edges[i + 1]; ++c) {
                 Column& column = columns_[c];
@@ -153,7 +153,8 @@ MaskData combined(const MaskData& a, const MaskData& b, Combine how) {
                 for (std::int64_t c = 0; c < columns;) {
                     const AtomId x = left.at(c), y = right.at(c);
                     const AtomId absorbing = both ? kNone : kAll;
-                    // A piece that decides does so up to its run's end, whatever the other holds.
+                    // A piece that decides the result does so to the end of its run, whatever the
+                    // other mask holds.
                     std::int64_t end = c + 1;
                     if (x == absorbing) end = left.change(c);
                     if (y == absorbing) end = std::max(end, right.change(c));
@@ -186,7 +187,7 @@ MaskData complement(const MaskData& data) {
             const std::int64_t width = data.column_size(c);
             if (id <= kAll && height == kAtom && width == kAtom) {
                 std::int64_t end = cursor.change(c);
-                if (end == columns && data.kv_len % kAtom != 0) --end;  // the ragged last piece
+                if (end == columns && data.kv_len % kAtom != 0) --end;  // the partial last piece
                 if (id == kNone) writer.full(c, end - c);
                 c = end;
                 continue;
@@ -250,8 +251,8 @@ MaskData window(const MaskData& data, std::int64_t q_start, std::int64_t q_len,
     for (std::int64_t head = 0; head < data.batch * data.heads; ++head) {
         for (std::int64_t row = 0; row < result.rows(); ++row) {
             const std::int64_t q = q_start + row * kAtom;
-            // Pieces of the old rows that this row overlaps, by kind; only what is not plainly
-            // none or all is read bit by bit.
+            // Pieces of the old rows that this row overlaps; only those that are neither empty nor
+            // full are read bit by bit.
             std::vector<RowCursor> cursors;
             const bool inside = q >= 0 && row * kAtom + kAtom <= q_end;
             for (std::int64_t r = std::max<std::int64_t>(q, 0) / kAtom;
@@ -274,7 +275,7 @@ MaskData window(const MaskData& data, std::int64_t q_start, std::int64_t q_len,
                     all &= id == kAll;
                     same = std::min(same, cursor.change(column));
                 }
-                // New pieces that lie wholly within old columns [column, same).
+                // New pieces that lie entirely within old columns [column, same).
                 const std::int64_t count =
                     std::min((same * kAtom - kv_start) / kAtom - c, kv_end / kAtom - c);
                 if ((none || all) && count > 0) {

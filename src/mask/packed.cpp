@@ -1,4 +1,4 @@
-// Masks as vectors of words, and back.
+// Masks packed into vectors of words, and unpacked.
 #include <xxhash.h>
 
 #include <cstring>
@@ -37,7 +37,7 @@ class Writer {
     user_error("from_packed", "expected the words of a block mask but got {}", what);
 }
 
-/// Takes what a Writer wrote; the words may be anything.
+/// Reads what a Writer wrote; the words may hold anything.
 class Reader {
   public:
     Reader(const std::uint32_t* words, std::size_t count) : next_(words), left_(count) {}
@@ -56,7 +56,7 @@ class Reader {
         if (value < least || value > most) refuse(what);
         return value;
     }
-    /// A number of items that take at least `words` each.
+    /// A number of items that take at least `words` words each.
     std::int64_t count(std::size_t words) {
         return number(0, static_cast<std::int64_t>(left_ / words), "a count beyond their end");
     }
@@ -167,7 +167,7 @@ Tensor BlockMask::packed() const {
     }
     out.number(std::ssize(data.row_begin));
     for (const std::int64_t begin : data.row_begin) out.number(begin);
-    // Ids are written run by run: where they lie need not follow the order of the runs.
+    // Ids are written run by run, since they may be stored in another order.
     std::int64_t pieces = 0;
     out.number(std::ssize(data.runs));
     for (const mask::Run& run : data.runs) {
@@ -194,7 +194,8 @@ BlockMask BlockMask::from_packed(const Tensor& words) {
     const Tensor dense = words.contiguous();
     const auto* first = dense.data<std::uint32_t>();
     const std::size_t count = dense.size();
-    // Compiled programs bring the same words with every call: their plans are worth keeping.
+    // Compiled programs pass the same words in every call, so their masks, with their plans, are
+    // cached.
     const XXH128_hash_t hash = XXH3_128bits(first, count * sizeof(std::uint32_t));
     const std::pair key(hash.low64, hash.high64);
     static auto* const kMasks = new Memo<std::pair<std::uint64_t, std::uint64_t>, BlockMask>(

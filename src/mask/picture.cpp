@@ -1,4 +1,4 @@
-// Masks sampled as rasters, and as characters.
+// Masks sampled as rasters and as characters.
 #include "mask/picture.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kExactLength = 4096;
 
-/// Weights of one row of queries over the columns of a picture, filled run by run.
+/// Sums of weights in one row of a picture's cells, added run by run.
 class RowSums {
   public:
     RowSums(std::int64_t length, std::int64_t cells)
@@ -42,7 +42,7 @@ Picture picture(const MaskData& data, std::int64_t head, std::int64_t most_cells
     result.height = std::min(most_cells, exact ? data.q_len : data.rows());
     result.width = std::min(most_cells, exact ? data.kv_len : data.columns());
     result.cells.assign(result.height * result.width, 0);
-    // By single queries where the picture may show them, else by rows of pieces.
+    // By single queries if the picture can show them, else by rows of pieces.
     const std::int64_t step = exact ? 1 : kAtom;
     std::vector<double> sums(result.cells.size());
     std::vector<double> queries(result.height);

@@ -1,4 +1,4 @@
-// Plans: spans of tiles, and distinct tiles in the bit order of a kernel.
+// Plans: spans of tiles, and the distinct tiles in the bit order of a kernel.
 #include "mask/plan.h"
 
 #include <algorithm>
@@ -122,7 +122,7 @@ void encode_bits(const TileTable& table, const std::vector<std::int64_t>& used, 
             tiles.push_back(&table.tiles()[number]);
         }
     }
-    if (tiles.empty()) tiles.push_back(&shape);  // kernels get an array with an element
+    if (tiles.empty()) tiles.push_back(&shape);  // kernels must get a non-empty array
     switch (options.bits) {
         case BitOrder::rows:
             plan.bits = row_words(tiles, shape);
@@ -157,8 +157,8 @@ MaskPlan make_plan(const MaskData& mask, const PlanOptions& options) {
     plan.columns = ceil_div(data.kv_len, width);
 
     TileTable table(data, height, width);
-    std::vector<std::int64_t> used;      // tiles whose bits the plan holds
-    std::vector<std::int32_t> position;  // of a tile in `used`, or -1
+    std::vector<std::int64_t> used;      // tiles whose bits are in the plan
+    std::vector<std::int32_t> position;  // for each tile its index in `used`, or -1
     std::vector<Entry> partial, full;
     const std::int64_t total_rows = plan.batch * plan.heads * plan.rows;
     plan.headers = Tensor::zeros(i32, {total_rows, 4});

@@ -1,4 +1,4 @@
-// PNG: chunks with checksums around lines of differences, as deflate's fixed code writes runs.
+// PNG: checksummed chunks; lines as differences, compressed by runs with deflate's fixed code.
 #include "mask/png.h"
 
 #include <algorithm>
@@ -27,12 +27,12 @@ void append_chunk(std::string& out, const std::string& type, const std::string& 
     append_number(out, crc32(type + content));
 }
 
-/// One block of deflate (RFC 1951) in its fixed code: bytes, and runs of the byte before.
+/// One deflate block (RFC 1951) with the fixed code: bytes, and repeats of the previous byte.
 class RunWriter {
   public:
     RunWriter() {
-        append(1, 1);  // the last block
-        append(1, 2);  // of the fixed code
+        append(1, 1);  // final block
+        append(1, 2);  // fixed code
     }
     void append_run(char byte, std::size_t count) {
         const int literal = static_cast<unsigned char>(byte);
@@ -53,14 +53,14 @@ class RunWriter {
   private:
     static constexpr std::size_t kShortest = 3, kLongest = 258;
 
-    /// The stream's bits, lowest first.
+    /// Appends bits to the stream, lowest first.
     void append(std::uint32_t value, int bits) {
         held_ |= value << num_held_;
         for (num_held_ += bits; num_held_ >= 8; num_held_ -= 8, held_ >>= 8) {
             bytes_ += static_cast<char>(held_ & 0xFF);
         }
     }
-    /// Codes alone stand with their highest bit first.
+    /// Only codes are stored with their highest bit first.
     void append_code(std::uint32_t code, int bits) {
         while (bits-- > 0) append(code >> bits & 1, 1);
     }
@@ -71,7 +71,7 @@ class RunWriter {
         if (symbol < 280) return append_code(number - 256, 7);
         append_code(0xC0 + number - 280, 8);
     }
-    /// The byte before, `length` times: four symbols for each number of further bits.
+    /// Repeats the previous byte `length` times: four symbols for each number of extra bits.
     void append_repeat(std::size_t length) {
         const auto more = static_cast<std::uint32_t>(length - kShortest);
         const int bits = std::max(static_cast<int>(std::bit_width(more)) - 3, 0);
@@ -115,13 +115,13 @@ std::string png(const std::vector<std::uint8_t>& pixels, std::int64_t width,
     const std::size_t columns = width;
     append_number(header, static_cast<std::uint32_t>(columns));
     append_number(header, static_cast<std::uint32_t>(pixels.size() / columns));
-    header += {8, 3, 0, 0, 0};  // 8 bits, palette, deflate, a filter for each line, not interlaced
+    header += {8, 3, 0, 0, 0};  // 8 bits, palette, deflate, a filter per line, not interlaced
     append_chunk(out, "IHDR", header);
     for (const Colour& colour : palette)
         for (const std::uint8_t part : colour) colours += static_cast<char>(part);
     append_chunk(out, "PLTE", colours);
     for (std::size_t i = 0; i < pixels.size(); ++i) {
-        if (i % columns == 0) rows += '\2';  // this line: differences from the one above
+        if (i % columns == 0) rows += '\2';  // filter 2: differences from the line above
         const int above = i < columns ? 0 : pixels[i - columns];
         rows += static_cast<char>(pixels[i] - above);
     }

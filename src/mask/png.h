@@ -1,4 +1,4 @@
-// PNG files with a palette, without a library.
+// PNG files with a palette, written without a library.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@ namespace tilewright::mask {
 /// Red, green, blue.
 using Colour = std::array<std::uint8_t, 3>;
 
-/// The bytes of a PNG file (RFC 2083) of `width` pixels to a line, each a place in `palette` of at
-/// most 256 colours. Compressed by runs of equal pixels alone.
+/// The bytes of a PNG file (RFC 2083) with `width` pixels per line, each an index into `palette`,
+/// which has at most 256 colours. Compressed only by runs of equal pixels.
 std::string png(const std::vector<std::uint8_t>& pixels, std::int64_t width,
                 const std::vector<Colour>& palette);
 

@@ -1,4 +1,4 @@
-// Score mods that mask: the condition under which a mod's value is not the constant -inf.
+// Score mods that mask: the condition under which a mod's result is not the constant -inf.
 #include "mask/score_region.h"
 
 #include <bit>
@@ -34,7 +34,7 @@ class RegionFinder {
     std::optional<ir::Function> run() {
         const Value result = function_.body.terminator().operands.at(0);
         const Value score = function_.body.arguments.front();
-        // The score becomes a constant: nothing that is read below depends on it.
+        // The score becomes a constant, since nothing that is read below depends on it.
         Instruction zero;
         zero.op = Op::constant;
         zero.attributes = ir::ConstantAttributes{0};
@@ -55,7 +55,7 @@ class RegionFinder {
     }
 
   private:
-    // Without arrays a region is the same in every call.
+    // A region without arrays is the same in every call.
     void drop_unread_arrays() {
         bool reads = false;
         ir::walk(function_.body, [&](const Instruction& instruction) {
@@ -78,7 +78,7 @@ class RegionFinder {
         }
     }
 
-    /// A position or constant, or little arithmetic on them: never infinite, never NaN.
+    /// A position or constant, or simple arithmetic on them: never infinite, never NaN.
     bool finite(Value value, int depth = 0) const {
         const auto found = definitions_.find(value);
         if (found == definitions_.end())  // a parameter
@@ -89,7 +89,7 @@ class RegionFinder {
             return !is_float(dtype) || std::fabs(std::bit_cast<double>(
                                            instruction.get<ir::ConstantAttributes>().bits)) < 1e6;
         if (!is_float(dtype)) return true;
-        // At most 2^64 * 1e6 * 1e6: far below the greatest f32.
+        // At most 2^64 * 1e6 * 1e6, far below the largest f32.
         if (size_of(dtype) < 4 || depth > 2) return false;
         switch (instruction.op) {
             case Op::cast:
@@ -111,7 +111,7 @@ class RegionFinder {
         }
     }
 
-    /// The condition under which `value` may be other than -inf; none: always.
+    /// The condition under which `value` may be other than -inf; none: it always may.
     Value region(ir::Builder& builder, Value value) {
         const auto found = definitions_.find(value);
         if (found == definitions_.end()) return {};
@@ -157,7 +157,7 @@ class RegionFinder {
     std::map<Value, Instruction> definitions_;
 };
 
-/// Null when nothing is left out. Found once for each text.
+/// Null if no pair is excluded. Cached by text.
 std::shared_ptr<const ir::Function> region_of(const mod::Traced& traced) {
     using Region = std::shared_ptr<const ir::Function>;
     static auto* const kRegions = new Memo<std::string, Region>("regions of score mods", 256);

@@ -23,7 +23,7 @@ std::vector<RowCursor> cursors(const MaskData& data, const TileRow& row) {
 std::vector<TileSpan> tile_spans(const MaskData& data, const TileRow& row) {
     std::vector<TileSpan> spans;
     std::vector<RowCursor> rows = cursors(data, row);
-    std::int64_t next = 0;  // tiles below are done
+    std::int64_t next = 0;  // all tiles before this one are done
     const auto mixed = [&](std::int64_t first, std::int64_t end) {
         for (next = std::max(next, first); next < end; ++next) spans.push_back({next, 1, false});
     };

@@ -8,20 +8,21 @@
 
 namespace tilewright::mask {
 
-/// Neighbouring tiles of a row. A span that is not full is one tile with some piece not full; it
-/// may still turn out empty or full.
+/// Adjacent tiles of a row. A span that is not full is one tile in which some piece is not full; it
+/// may still turn out to be empty or full.
 struct TileSpan {
     std::int64_t first = 0, count = 1;
     bool full = false;
 };
 
-/// One row of tiles: queries [q, q + height) of head `head`, keys in tiles of `width`.
+/// One row of tiles: queries [q, q + height) of head `head`, with keys in tiles of `width`.
 struct TileRow {
-    std::int64_t head = 0;  ///< counted over batch and heads
+    std::int64_t head = 0;  ///< index over batch and heads
     std::int64_t q = 0, height = 64, width = 64;
 };
 
-/// Spans of a row in order; tiles in none of them are empty. Work: the runs of the row.
+/// The spans of a row in order; tiles in none of them are empty. The work is proportional to the
+/// row's runs.
 std::vector<TileSpan> tile_spans(const MaskData& data, const TileRow& row);
 
 /// The bits of a tile, row by row, each row padded to whole 64-bit words.
@@ -45,17 +46,17 @@ struct TileBits {
 
 TileBits tile_bits(const MaskData& data, const TileRow& row, std::int64_t tile);
 
-/// Distinct tiles of one size, found by the atoms they are made of: a tile's bits are put together
-/// once.
+/// Distinct tiles of one size, recognised by the atoms they consist of, so that a tile's bits are
+/// assembled only once.
 class TileTable {
   public:
     TileTable(const MaskData& data, std::int64_t height, std::int64_t width)
         : data_(data), height_(height), width_(width) {}
 
-    /// Number of the tile's bits in tiles(), which holds every distinct one once.
+    /// The index of the tile's bits in tiles(), which holds every distinct tile once.
     std::int64_t number(const TileRow& row, std::int64_t tile);
     const std::vector<TileBits>& tiles() const { return tiles_; }
-    /// Bits set in a tile.
+    /// Number of bits set in a tile.
     std::int64_t popcount(std::int64_t number) const {
         return popcounts_[static_cast<std::size_t>(number)];
     }

@@ -1,4 +1,4 @@
-// Captured arrays: their elements and rows inside a traced mod.
+// Captured arrays: access to their elements and rows inside a traced mod.
 #include <algorithm>
 #include <cctype>
 
@@ -13,14 +13,14 @@ thread_local CaptureTable* current_table = nullptr;
 
 constexpr std::int64_t kLongestRow = 512;
 
-/// Name of a capture in messages.
+/// The name of a capture in messages.
 std::string quoted(const Capture& capture) {
     return capture.name().empty() ? "of type " + capture.tensor().type_name()
                                   : "`" + capture.name() + "`";
 }
 
-/// The literal as an index of an array of this extent, negative ones from the end; UserError
-/// outside.
+/// The literal as an index into an array of this extent, where negative ones count from the end;
+/// UserError if it is outside.
 std::int64_t literal_index(const Capture& capture, int dim, const Operand& literal) {
     const std::int64_t extent = capture.tensor().dim(dim);
     const auto index = static_cast<std::int64_t>(literal.integer());
@@ -33,8 +33,8 @@ std::int64_t literal_index(const Capture& capture, int dim, const Operand& liter
     return index < 0 ? index + extent : index;
 }
 
-/// The index as an i64 scalar inside the dimension. Negative ones count from the end if `wraps`,
-/// else they are clamped to 0.
+/// The index as an i64 scalar, clamped to the dimension. With `wraps`, negative ones count from the
+/// end; otherwise they become 0.
 ir::Value inside_index(CaptureTable& table, const Capture& capture, ir::Value ref, int dim,
                        const Operand& operand, bool wraps) {
     lang::Tracer& tracer = table.tracer();
@@ -92,7 +92,7 @@ bool CaptureTable::is_natural(ir::Value value) {
         const auto found = ranges_.find(v);
         return found == ranges_.end() ? ir::Interval::all(function.type(v).dtype) : found->second;
     };
-    // Blocks of loops and branches are left out: what is not known may be negative.
+    // Blocks of loops and branches are not scanned: an unknown value may be negative.
     for (; scanned_ < function.body.body.size(); ++scanned_) {
         const ir::Instruction& made = function.body.body[scanned_];
         if (made.results.size() != 1 || function.is_ref(made.result())) continue;
@@ -104,7 +104,7 @@ bool CaptureTable::is_natural(ir::Value value) {
 }
 
 void CaptureTable::set_position(ir::Value position) {
-    // More than any memory holds, and little enough that sums and multiples fit in 64 bits.
+    // More than any memory holds, yet small enough that sums and multiples fit in 64 bits.
     ranges_.emplace(position, ir::Interval::integers(0, std::int64_t{1} << 40));
 }
 

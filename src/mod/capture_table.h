@@ -1,4 +1,4 @@
-// The captures of the mod that is being traced, and the Refs that stand for them.
+// The captures of the mod that is being traced, and the Refs that represent them.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace tilewright::mod {
 
-/// Lives as long as the trace of one mod; captures that are indexed meanwhile become parameters.
+/// Lives as long as the trace of one mod; captures that are indexed in this time become parameters.
 class CaptureTable {
   public:
     explicit CaptureTable(lang::Tracer& tracer);
@@ -23,7 +23,7 @@ class CaptureTable {
     static CaptureTable& current();
 
     lang::Tracer& tracer() { return tracer_; }
-    /// The Ref of this capture; a new parameter at its first use.
+    /// The Ref of this capture, which becomes a new parameter at its first use.
     ir::Value ref(const Capture& capture);
     const std::vector<Capture>& captures() const { return captures_; }
 
@@ -31,9 +31,9 @@ class CaptureTable {
     void set_attends(ir::Value attends) { attends_ = attends; }
     ir::Value attends() const { return attends_; }
 
-    /// One of b, h, q, kv of the mod that is traced, which are not negative.
+    /// Registers one of b, h, q, kv of the traced mod, which are not negative.
     void set_position(ir::Value position);
-    /// Whether the integer scalar is known not to be negative.
+    /// Is the integer scalar known not to be negative?
     bool is_natural(ir::Value value);
 
   private:
@@ -44,8 +44,8 @@ class CaptureTable {
     ir::Value attends_;
     std::vector<Capture> captures_;
     std::vector<ir::Value> refs_;
-    std::map<ir::Value, ir::Interval> ranges_;  ///< of integers of the function's body
-    std::size_t scanned_ = 0;                   ///< instructions of the body whose ranges are known
+    std::map<ir::Value, ir::Interval> ranges_;  ///< ranges of integers in the function's body
+    std::size_t scanned_ = 0;                   ///< instructions of the body that were analysed
 };
 
 }  // namespace tilewright::mod

@@ -1,4 +1,4 @@
-// Arrays that mods read must have elements: an index is clamped to them.
+// Arrays that mods read must have elements, since indices are clamped to them.
 #pragma once
 
 #include <vector>

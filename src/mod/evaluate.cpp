@@ -1,4 +1,4 @@
-// A scalar machine for mods.
+// A scalar interpreter for mods.
 #include "mod/evaluate.h"
 
 #include <bit>
@@ -137,7 +137,7 @@ void Evaluator::step(const ir::Instruction& instruction) {
     }
     std::uint64_t inputs[3] = {};
     for (std::size_t i = 0; i < operands.size(); ++i) inputs[i] = at(operands[i]);
-    // The operands' dtype is that of the chosen values where a select has a condition in front.
+    // A select's first operand is its condition; the dtype is that of the values.
     const ir::Value typed = operands[instruction.op == Op::select ? 1 : 0];
     at(instruction.result()) = ir::evaluate(instruction.op, function_.type(typed).dtype,
                                             function_.type(instruction.result()).dtype, inputs);

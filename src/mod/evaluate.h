@@ -1,4 +1,4 @@
-// Mods evaluated at one place after the other: the slow, obvious definition.
+// Mods evaluated for one pair at a time: the slow, obvious definition.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@ namespace tilewright::mod {
 /// Runs a scalar function (a traced mod, or what passes made of it) on plain numbers.
 class Evaluator {
   public:
-    /// `captures`: one tensor in CPU memory per Ref parameter. The function must outlive this.
+    /// `captures`: one tensor in CPU memory per Ref parameter. The function must outlive this
+    /// object.
     Evaluator(const ir::Function& function, std::vector<Tensor> captures);
-    /// Of a mod without checks.
+    /// For a mod traced without checks.
     explicit Evaluator(const Traced& traced);
 
-    /// What the function yields for these scalars, one per scalar parameter; both in the form of
-    /// ir/evaluate.h. The result is valid until the next call.
+    /// The function's results for these scalars, one per scalar parameter; both are represented as
+    /// in ir/evaluate.h. The results are valid until the next call.
     std::span<const std::uint64_t> run(std::span<const std::uint64_t> scalars);
 
     bool mask(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv);
@@ -34,7 +35,7 @@ class Evaluator {
 
     const ir::Function& function_;
     std::vector<Tensor> captures_;
-    std::vector<std::uint64_t> values_;  ///< by value id; of a Ref the place of its tensor
+    std::vector<std::uint64_t> values_;  ///< by value id; for a Ref, the index of its tensor
     std::vector<std::uint64_t> results_;
 };
 

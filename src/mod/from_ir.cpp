@@ -1,4 +1,4 @@
-// Mods from the text of their IR, and the same over a batch of problems.
+// Mods from the text of their IR, also over a batch of problems.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -22,7 +22,7 @@
 namespace tilewright {
 namespace {
 
-/// The function of the text, read once; UserError unless it has the form of a traced mod.
+/// The text's function, parsed once; UserError unless it has the form of a traced mod.
 std::shared_ptr<const ir::Function> parse_traced(std::string_view text) {
     using Function = std::shared_ptr<const ir::Function>;
     static auto* const kKnown = new Memo<std::string, Function>("mods given as IR", 1024);
@@ -57,12 +57,12 @@ std::shared_ptr<const ir::Function> parse_traced(std::string_view text) {
 }
 
 /// The function with one more parameter, `attends`, and a check of every index that it clamps: the
-/// checked mode's form, as captures are traced there.
+/// form that tracing gives in the checked mode.
 ir::Function with_checks(ir::Function function) {
     const ir::Value attends = function.add_parameter(ir::Type{boolean, {}}, "attends");
     std::vector<ir::Instruction> body = std::exchange(function.body.body, {});
     ir::Builder builder(function);
-    std::map<ir::Value, ir::Value> clamped;  // what was clamped, by the result
+    std::map<ir::Value, ir::Value> clamped;  // the value that was clamped, by the result
     const ir::Value masked = builder.unary(ir::Op::bitwise_not, attends);
     const ir::Value zero = builder.constant_int(ir::Type{i64, {}}, 0);
     for (ir::Instruction& instruction : body) {
@@ -90,7 +90,7 @@ ir::Function with_checks(ir::Function function) {
     return function;
 }
 
-/// The arrays of a mod, and the positions that their indices are.
+/// The arrays of a mod, and which positions index them.
 class Axes {
   public:
     explicit Axes(const ir::Function& function) : function_(function) {
@@ -103,11 +103,11 @@ class Axes {
     }
 
     const std::vector<ir::Value>& refs() const { return refs_; }
-    /// Of the last four scalars: 0 for b.
+    /// The position that is the i-th of the last four scalars: 0 is b.
     ir::Value position(std::size_t i) const {
         return scalars_[scalars_.size() - mod::kPositions.size() + i];
     }
-    /// Which position an index is, clamped to its array; '.' for others.
+    /// The letter of the position that an index is, clamped to its array; '.' for other indices.
     char letter(ir::Value index) const {
         const auto found = clamped_.find(index);
         if (found == clamped_.end()) return '.';
@@ -286,7 +286,7 @@ std::string batched_mod_ir(std::string_view text, std::int64_t batch,
         inside = builder.binary(ir::Op::floormod, b, constant(batch));
         problem = builder.binary(ir::Op::floordiv, b, constant(batch));
     }
-    std::map<ir::Value, ir::Value> places;  // in the new dimension, by old Ref
+    std::map<ir::Value, ir::Value> places;  // index in the new dimension, by old Ref
     for (const auto& [before, made] : wide) {
         const ir::Value last = builder.binary(ir::Op::sub, builder.extent(made, 0), constant(1));
         places[before] = builder.clamp(problem, constant(0), last);
@@ -329,7 +329,7 @@ std::string shifted_mod_ir(std::string_view text, const std::vector<bool>& local
     if (refs.size() != local.size())
         user_error("mod", "expected {} flags for the arrays of a mod but got {}", refs.size(),
                    local.size());
-    std::set<ir::Value> kept;  // indices that count from the origin already
+    std::set<ir::Value> kept;  // indices that already count from the origin
     ir::walk(function.body, [&](const ir::Instruction& instruction) {
         if (instruction.op != ir::Op::load) return;
         const ir::Access access = ir::access(instruction);

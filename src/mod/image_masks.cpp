@@ -1,4 +1,4 @@
-// The library of masks of images and videos: neighbourhoods, tiles, text beside them.
+// The library of masks for images and videos: neighbourhoods, tiles, and text next to them.
 #include "mod/mask_helpers.h"
 #include "support/check.h"
 #include "tilewright/lang/ops.h"
@@ -15,7 +15,7 @@ struct Pixel {
     Tile row, column;
 };
 
-/// Which axes a neighbourhood has.
+/// A neighbourhood in an image, and the checks of its sizes.
 struct Neighbourhood {
     std::int64_t width, height, kernel_w, kernel_h;
 
@@ -44,7 +44,7 @@ void expect_tiles(const char* op, std::int64_t extent, std::int64_t tile, const 
                    axis, extent, tile);
 }
 
-/// One axis of sliding tile attention: extents in tiles.
+/// One axis of sliding tile attention; extents count tiles.
 struct TileAxis {
     std::int64_t tiles, kernel;
 
@@ -75,7 +75,7 @@ Tile with_text(const Tile& q, const Tile& kv, std::int64_t vision, std::int64_t 
            (!q_vision && q < vision + text && kv < vision + text);
 }
 
-/// Every other bit of a number below 2^32, from bit 0 on.
+/// The even bits of a number below 2^32, packed together.
 Tile compacted(const Tile& code) {
     Tile x = code & 0x55555555;
     x = (x | x >> 1) & 0x33333333;

@@ -1,4 +1,4 @@
-// Arguments of library names in texts.
+// Conversion of the arguments that texts pass to library functions.
 #include "mod/library.h"
 
 #include "support/check.h"

@@ -1,4 +1,4 @@
-// The libraries of masks and scores as texts call them: names, parameters, makers.
+// The libraries of masks and scores as texts call them: names, parameters, factories.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,8 @@
 
 namespace tilewright::mod {
 
-/// The arguments of one call of a library name in a text, by the position of its parameters. Every
-/// accessor throws a UserError "expected an integer for `w` but got ..." when the argument is of
-/// another kind.
+/// The arguments of one call of a library name in a text, by parameter index. Every accessor throws
+/// a UserError "expected an integer for `w` but got ..." if the argument is of another kind.
 class Arguments {
   public:
     /// A string is the name of a function.
@@ -33,7 +32,7 @@ class Arguments {
     std::int64_t integer(std::size_t i, std::int64_t otherwise) const {
         return has(i) ? integer(i) : otherwise;
     }
-    double number(std::size_t i) const;  ///< an integer counts
+    double number(std::size_t i) const;  ///< integers are numbers, too
     double number(std::size_t i, double otherwise) const { return has(i) ? number(i) : otherwise; }
     bool flag(std::size_t i, bool otherwise) const;
     Capture array(std::size_t i) const;
@@ -52,15 +51,15 @@ struct LibraryEntry {
     std::string_view name;
     Mod::Kind kind;
     std::vector<std::string_view> parameters;
-    std::size_t required;  ///< leading parameters that must be given
+    std::size_t required;  ///< number of leading parameters that must be given
     Mod (*make)(const Arguments& arguments);
 };
 
-/// Everything of tilewright/masks.h and tilewright/scores.h.
+/// Everything in tilewright/masks.h and tilewright/scores.h.
 std::span<const LibraryEntry> mask_library();
 std::span<const LibraryEntry> score_library();
 
-/// The entry of this name; null for none.
+/// The entry with this name, or null.
 const LibraryEntry* find_entry(std::string_view name);
 
 }  // namespace tilewright::mod

@@ -12,7 +12,8 @@ inline void at_least(const char* op, const char* what, std::int64_t value, std::
     if (value < least) user_error(op, "expected {} of at least {} but got {}", what, least, value);
 }
 
-/// Integers of rank `low` to `high`; `wanted` says so in words.
+/// UserError unless the array has integers and a rank of `low` to `high`; `wanted` says so in
+/// words.
 inline void expect_array(const char* op, const char* wanted, const Capture& array, int low,
                          int high) {
     const Tensor& tensor = array.tensor();

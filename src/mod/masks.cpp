@@ -1,4 +1,4 @@
-// The library of masks of sequences: windows, prefixes, packed documents, trees.
+// The library of masks for sequences: windows, prefixes, packed documents, trees.
 #include "tilewright/masks.h"
 
 #include "mod/mask_helpers.h"
@@ -12,12 +12,12 @@ using mod::expect_array;
 
 namespace {
 
-/// A rank-1 or (batch, position) array at a position.
+/// The element of a rank-1 or (batch, position) array at a position.
 Tile id_at(const Capture& ids, const Tile& b, const Tile& position) {
     return ids.tensor().rank() == 1 ? ids[position] : ids(b, position);
 }
 
-/// offsets (n + 1) of packed sequences as positions see them: the number of each one's sequence.
+/// The offsets (n + 1) of packed sequences, and the number of the sequence at each position.
 struct Packing {
     Capture offsets, ids;
     std::int64_t total;
@@ -41,12 +41,13 @@ struct Packing {
         ids = capture(Tensor::from_vector(of_position, {std::ssize(of_position)}), "sequence_of");
     }
 
-    /// The sequence that a position lies in; the last one's after the end, the first before 0.
+    /// The sequence that contains a position; positions past the end count as the last one's, those
+    /// before 0 as the first one's.
     Tile id(const Tile& position) const {
         return ids[clamp(position, 0, std::max<std::int64_t>(total - 1, 0))];
     }
 
-    /// Both positions lie in sequences, and in the same one.
+    /// Are both positions in sequences, and in the same one?
     Tile same(const Tile& q, const Tile& kv) const {
         return q < total && kv < total && id(q) == id(kv);
     }

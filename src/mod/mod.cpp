@@ -1,4 +1,4 @@
-// Mods: tracing, application, masks combined.
+// Mods: tracing, application, combination of masks.
 #include "tilewright/mod.h"
 
 #include <mutex>
@@ -22,12 +22,12 @@ const char* kind_name(Mod::Kind kind) {
     return kind == Mod::Kind::mask ? "mask_mod" : "score_mod";
 }
 
-/// The dtype of the score in the text of a score mod.
+/// The dtype of the score in a score mod that was made from IR text.
 DType score_dtype(const detail::ModState& state) {
     return state.parsed->type(state.parsed->parameters()[0]).dtype;
 }
 
-/// The result of the body as a scalar of the wanted dtype.
+/// The result of the body as a scalar of the required dtype.
 ir::Value result_value(lang::Tracer& tracer, Mod::Kind kind, const Operand& result, DType score) {
     const char* const op = kind_name(kind);
     const ir::Type type{tracer.dtype(result), tracer.shape(result)};
@@ -83,7 +83,7 @@ mod::Evaluator evaluator_of(const Mod& mod, DType score) {
     return {*traced.function, std::move(captures)};
 }
 
-/// A mask from the bools of two.
+/// A mask that combines the bools of two masks.
 template <typename Combine>
 Mod combined(const char* op, const Mod& a, const Mod& b, Combine combine) {
     mod::expect_kind(op, "the left operand", a, Mod::Kind::mask);
@@ -117,7 +117,7 @@ const Traced& trace(const Mod& mod, DType score, bool checked) {
     if (found != state.traced.end()) return found->second;
     if (state.parsed && !checked &&
         (state.kind == Mod::Kind::mask || score == score_dtype(state))) {
-        // The text is the result of a trace.
+        // The parsed function already is the result of a trace.
         return state.traced
             .emplace(std::pair(score, checked), Traced{state.parsed, state.captures, state.text,
                                                        state.derivative, state.gathers})

@@ -1,4 +1,4 @@
-// Mods from texts: names resolved, values traced, errors placed.
+// Mods from texts: names are resolved, values traced, errors located.
 #include <algorithm>
 
 #include "lang/tracer.h"
@@ -15,7 +15,7 @@ bool is_position(const std::string& name) {
     return name == "b" || name == "h" || name == "q" || name == "kv";
 }
 
-/// Message of an error raised below, without its "[op] " and its C++ line.
+/// The message of an error raised below, without its "[op] " and its C++ line.
 std::string bare_message(const std::string& what) {
     std::size_t begin = what.rfind("[", 0) == 0 ? what.find("] ") : std::string::npos;
     begin = begin == std::string::npos ? 0 : begin + 2;
@@ -23,7 +23,7 @@ std::string bare_message(const std::string& what) {
     return what.substr(begin, end == std::string::npos ? end : end - begin);
 }
 
-/// Runs `action`; its errors come out pointing at `place`, unless they point somewhere already.
+/// Runs `action`; its errors are made to point at `place`, unless they already point somewhere.
 template <typename Action>
 auto at_place(const Text& text, std::size_t place, Action&& action) {
     try {
@@ -199,7 +199,7 @@ class Resolver {
         });
     }
 
-    /// True for the trailing argument of a score name that is a score itself.
+    /// Does the tree read a score? Then it can be the trailing score argument of a score name.
     bool takes_score(const Node& node) const {
         if (node.kind == Node::Kind::name && node.text == "score") return true;
         if (node.kind == Node::Kind::name || node.kind == Node::Kind::call) {
@@ -225,7 +225,7 @@ class Resolver {
             if (find_function(node.text)) return node.text;
         }
         if (is_constant(node)) {
-            lang::Tracer tracer("literals");  // nothing is traced, but operators ask for one
+            lang::Tracer tracer("literals");  // nothing is traced, but operators need a tracer
             Text part{text_.source, node, {}};
             const Operand value = evaluate(part, {});
             if (value.kind() == Operand::Kind::floating) return value.floating();
@@ -321,7 +321,7 @@ class Evaluation {
         return at(node.mod(wide, at(p[0]), at(p[1]), at(p[2]), at(p[3])));
     }
 
-    /// The second argument, then the first with it for the current score.
+    /// Evaluates the second argument, then the first one with that as the current score.
     Operand composed(const Node& node) {
         const Tile inner = as_score(value(node.children[1]), node);
         std::vector<Tile> arguments(arguments_.begin(), arguments_.end());
@@ -329,7 +329,8 @@ class Evaluation {
         return Evaluation(text_, arguments).value(node.children[0]);
     }
 
-    /// In the dtype of the scores, in which a literal or a narrow score counts.
+    /// Converts to the dtype of the scores, since a literal or a narrower score also counts as a
+    /// score.
     Tile as_score(const Operand& score, const Node& node) const {
         if (!has_score()) user_error("mask", "expected a mask but `{}` is a score", node.text);
         const Operand current(arguments_[0], std::source_location{});
@@ -359,7 +360,7 @@ class Evaluation {
     std::span<const Tile> arguments_;
 };
 
-/// The dtype that the text gives, found by tracing it once.
+/// The dtype of the text's value, found by tracing it once.
 DType result_dtype(const Text& text, bool with_score) {
     lang::Tracer tracer("text");
     CaptureTable table(tracer);

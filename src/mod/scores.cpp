@@ -84,7 +84,7 @@ Mod bias(const Capture& table) {
         const Tile positions[] = {b, h, q, kv};
         std::vector<Operand> indices;
         for (int d = 0; d < rank; ++d) {
-            // A dimension of one element is read at every index.
+            // A dimension of one element is read for every position.
             const bool broadcast = table.tensor().dim(d) == 1;
             indices.push_back(broadcast ? Operand(0) : Operand(positions[4 - rank + d]));
         }
@@ -197,7 +197,8 @@ Mod mla_rope(const Capture& q_rope, const Capture& k_rope, double scale) {
     }
     const std::int64_t group = q_tensor.dim(1) / k_tensor.dim(1);
     return score_mod("mla_rope", [=](auto s, auto b, auto h, auto q, auto kv) {
-        // One after the other: gradients come in the order of use, that of arguments is open.
+        // In separate statements: gradients come in the order of use, and that of function
+        // arguments is unspecified.
         const auto queries = q_rope.row(b, h, q);
         const auto keys = k_rope.row(b, h / group, kv);
         return s + dot(queries, keys) * scale;

@@ -16,7 +16,7 @@ namespace tilewright {
 
 namespace mod {
 
-/// The scalar parameters of every mod, after the score of a score mod.
+/// The scalar parameters of every mod; in a score mod they follow the score.
 inline constexpr std::array kPositions{"b", "h", "q", "kv"};
 
 }  // namespace mod
@@ -25,11 +25,11 @@ struct detail::ModState {
     Mod::Kind kind;
     std::string name;
     Mod::Body body;
-    std::shared_ptr<const ir::Function> parsed = {};      ///< of a mod from text
-    std::vector<Capture> captures = {};                   ///< likewise
-    std::string text = {};                                ///< likewise
-    std::shared_ptr<const ir::Function> derivative = {};  ///< of the caller's own
-    std::vector<ir::GatherGradient> gathers = {};         ///< of it
+    std::shared_ptr<const ir::Function> parsed = {};      ///< of a mod from IR text
+    std::vector<Capture> captures = {};                   ///< of a mod from IR text
+    std::string text = {};                                ///< of a mod from IR text
+    std::shared_ptr<const ir::Function> derivative = {};  ///< written by the caller; null: none
+    std::vector<ir::GatherGradient> gathers = {};         ///< gathers of that derivative
 
     mutable std::mutex mutex = {};
     mutable std::map<std::pair<DType, bool>, mod::Traced> traced = {};

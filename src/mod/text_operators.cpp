@@ -30,7 +30,7 @@ double real(const Operand& a) {
 
 std::int64_t int_power(std::int64_t base, std::int64_t exponent) {
     std::int64_t result = 1;
-    // |base| > 1 overflows within 64 steps; others repeat with period 2.
+    // If |base| > 1, 64 steps overflow; other bases repeat with period 2.
     if (exponent > 64 && base >= -1 && base <= 1) exponent = 64 + exponent % 2;
     for (std::int64_t i = 0; i < exponent; ++i) {
         if (__builtin_mul_overflow(result, base, &result)) too_large();
@@ -49,7 +49,7 @@ std::optional<Operand> integer_binary(const std::string& op, std::int64_t a, std
         overflow = __builtin_mul_overflow(a, b, &result);
     } else if (op == "//" || op == "%") {
         if (b == 0) user_error("literal", "expected a divisor other than 0");
-        if (b == -1) {  // the lowest integer has no negative
+        if (b == -1) {  // the lowest integer cannot be negated
             overflow = op == "//" && __builtin_sub_overflow(std::int64_t{0}, a, &result);
         } else {
             const std::int64_t quotient = a / b - (a % b != 0 && (a < 0) != (b < 0));
@@ -132,7 +132,7 @@ DType dtype_of_operand(const Operand& a) {
     return lang::Tracer::current("mod").dtype(a);
 }
 
-/// The operand as a float: integers become f32, or a literal with a point.
+/// The operand as a float: integers become f32, integer literals become float literals.
 Operand as_float(const Operand& a) {
     if (a.is_literal()) return Operand(real(a), {});
     return is_float(dtype_of_operand(a)) ? a : Operand(cast(a, f32), {});
@@ -140,7 +140,7 @@ Operand as_float(const Operand& a) {
 
 using Arguments = std::span<const Operand>;
 
-/// A function of numbers: literals in f64.
+/// A function of numbers; literals are computed in f64.
 template <double (*OnLiteral)(double), Tile (*OnTile)(Operand)>
 Operand number_function(Arguments x) {
     if (x[0].is_literal()) return Operand(OnLiteral(real(x[0])), {});
@@ -157,7 +157,8 @@ double literal_square(double x) {
     return x * x;
 }
 
-/// A function of ir/ops.inl: literals in f64, and `approx` where there is an approximation.
+/// A function of ir/ops.inl; literals are computed in f64. `approx` is accepted if there is an
+/// approximation.
 Operand elementwise(const ElementwiseFunction& function, Arguments x) {
     const std::size_t operands = function.operands;
     bool approx = false;

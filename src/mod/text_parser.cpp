@@ -1,4 +1,4 @@
-// Texts to syntax trees: Python's expressions by recursive descent, one function a level.
+// Parses texts to syntax trees: Python's expressions by recursive descent, one function per level.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -9,7 +9,7 @@
 namespace tilewright::mod {
 namespace {
 
-/// Limit of the tree's depth, and of nested parentheses and signs: both are recursed over.
+/// Limits the depth of the tree and of nested parentheses and signs, since both take recursion.
 constexpr int kDeepest = 256;
 
 constexpr std::array<std::string_view, 7> kReserved{"and",  "or",   "not",  "if",
@@ -29,7 +29,7 @@ class Parser {
     }
 
   private:
-    /// Counts the levels of recursion while it lives.
+    /// Counts the levels of recursion during its lifetime.
     struct Level {
         explicit Level(Parser& owner) : parser(owner) {
             if (++parser.level_ > kDeepest) parser.too_deep(parser.now().place);
@@ -193,7 +193,7 @@ class Parser {
         }
     }
 
-    /// The `name =` of an argument; "" when there is none.
+    /// The `name =` before an argument, or "".
     std::string keyword() {
         if (now().kind != Token::Kind::name || !tokens_[place_ + 1].is("=")) return {};
         std::string name = now().text;

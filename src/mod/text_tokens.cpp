@@ -20,7 +20,7 @@ bool starts_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/// Number of characters in UTF-8 text.
+/// The number of characters in UTF-8 text.
 std::size_t characters(std::string_view text) {
     std::size_t count = 0;
     for (char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
@@ -78,7 +78,7 @@ class Tokenizer {
             add(Token::Kind::symbol);
             return;
         }
-        std::size_t end = place_ + 1;  // the whole of a UTF-8 character
+        std::size_t end = place_ + 1;  // includes the whole UTF-8 character
         while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xc0) == 0x80) ++end;
         const std::string_view bytes = std::string_view(text_).substr(place_, end - place_);
         const bool printable = static_cast<unsigned char>(bytes[0]) > 0x20 && bytes[0] != 0x7f;

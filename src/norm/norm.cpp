@@ -1,4 +1,4 @@
-// The norms on tensors: checks the arguments, flattens them to rows, runs the programs.
+// The norms on tensors: checks arguments, flattens tensors to rows, runs the programs.
 #include "tilewright/norm.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ void expect(const char* op, const char* argument, const Tensor& tensor, DType dt
                tensor.defined() ? tensor.type_name() : "nothing");
 }
 
-/// x as (rows, n): a view where its strides allow.
+/// x as (rows, n): a view if its strides allow that.
 Tensor as_rows(const Tensor& x, std::int64_t n) {
     if (x.rank() == 2 && x.dim(1) == n && (n == 1 || x.strides()[1] == 1)) return x;
     const std::int64_t rows = n == 0 ? 0 : x.size() / n;
@@ -45,7 +45,7 @@ Tensor as_rows(const Tensor& x, std::int64_t n) {
     return x.contiguous().reshape({rows, n});
 }
 
-/// Shape of x without its normalised dimensions.
+/// The shape of x without its normalised dimensions.
 Tensor::Dims row_shape(const Tensor& x, int normalised) {
     return {x.shape().begin(), x.shape().end() - normalised};
 }
@@ -54,7 +54,7 @@ std::int64_t num_rows(const Tensor::Dims& rows) {
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-/// The checked arguments common to both directions.
+/// Checks the arguments that forward and backward share.
 Options check(const char* op, bool layer, const Tensor& x, const Tensor& weight, const Tensor& bias,
               const NormOptions& options) {
     if (!x.defined()) user_error(op, "expected x but it was left out");
@@ -85,9 +85,9 @@ Options check(const char* op, bool layer, const Tensor& x, const Tensor& weight,
     return o;
 }
 
-/// On a CPU an iteration of a loop costs as much as some thousand elements, a program many
-/// iterations: it fetches what the next one reads. Yet there are enough programs for all cores. How
-/// a row is summed depends on its length alone.
+/// On a CPU, an iteration of a loop costs as much as some thousand elements, and a program as much
+/// as many iterations, which within one program prefetch what the next one reads. Yet there must be
+/// enough programs for all cores. How a row is summed depends only on its length.
 void tile_rows(Options& o, std::int64_t rows) {
     constexpr std::int64_t kElements = 4096, kProgram = 1 << 18, kPrograms = 512;
     if (o.n > kLongestTile) return;
@@ -96,7 +96,7 @@ void tile_rows(Options& o, std::int64_t rows) {
         o.rows_per_program *= 4;
 }
 
-/// Rows that share a tile of so many elements: a power of two.
+/// How many rows share a tile of this many elements: a power of two.
 std::int64_t rows_of_tile(std::int64_t n, std::int64_t elements) {
     constexpr std::int64_t kMost = 64;
     std::int64_t rows = 1;
@@ -104,25 +104,26 @@ std::int64_t rows_of_tile(std::int64_t n, std::int64_t elements) {
     return rows;
 }
 
-/// Tiles of rows that a GPU's thread block of 16 warps takes one after the other.
+/// Elements of a tile of a long row on a GPU; a thread block of 16 warps takes such tiles in
+/// sequence.
 constexpr std::int64_t kGpuTile = 4096;
 constexpr int kGpuWarps = 16;
 
-/// On a GPU: short rows several to a tile, in two warps; others one to a program, in few warps:
-/// blocks that share a multiprocessor hide each other's waiting.
+/// On a GPU, a tile has several short rows, in two warps; longer rows have a program each, with few
+/// warps: blocks that share a multiprocessor hide each other's latency.
 void use_gpu_tiles_forward(Options& o, DType x, std::int64_t rows) {
     constexpr std::int64_t kShortTile = 2048, kPrograms = 1024, kManyWarps = 8;
     if (o.n > kLongestTile) return;
     if (o.n < kShortTile / 2 || (o.n < kShortTile && o.layer)) {
         o.num_warps = 2;
-        // Measured; the shortest rows want more blocks.
+        // Measured; the shortest rows need more blocks.
         o.tile_rows = rows_of_tile(o.n, o.n <= kShortTile / 8 ? kShortTile / 2 : kShortTile);
         o.rows_per_program = o.tile_rows * (rows >= 4 * o.tile_rows * kPrograms ? 4 : 1);
         return;
     }
     o.rows_per_program = 1;
     o.num_stages = 1;
-    // The more warps meet for a sum the longer they wait, and LayerNorm has two.
+    // The more warps join in a sum, the longer they wait, and LayerNorm has two sums.
     std::int64_t of_warp = 4096 / size_of(x);
     if (!o.layer || o.n <= kShortTile) of_warp = std::min<std::int64_t>(of_warp, 1024);
     o.num_warps = 1;
@@ -131,13 +132,14 @@ void use_gpu_tiles_forward(Options& o, DType x, std::int64_t rows) {
     if (o.n > 4 * kGpuTile) o.num_warps = kGpuWarps;
 }
 
-/// On a GPU: where the sums over rows lie, in how many programs. False where a row is too long for
-/// one and is done in pieces.
+/// On a GPU: where the sums over rows are kept, and by how many programs. False if a row is too
+/// long for one program and must be split into pieces.
 bool use_gpu_tiles_backward(Options& o, DType x, const Device& device) {
     const std::int64_t num_sums = (o.weight ? 1 : 0) + (o.bias ? 1 : 0);
-    // What the registers of a thread block hold besides the sums of one or two gradients.
+    // The longest row that a thread block's registers hold next to the sums of one or two
+    // gradients.
     const std::int64_t longest = o.bias ? 8192 : 16384;
-    // Besides the sums, 1 KiB for those that threads exchange.
+    // The sums, and 1 KiB to exchange partial ones between threads.
     const std::int64_t bytes = num_sums * o.n * 4 + 1024;
     const bool in_tiles = o.n > 2 * kGpuTile && o.n % kGpuTile == 0 && o.n <= kLongestTile;
     constexpr std::int64_t kRowBytes = 65536;  // of x, which stays in registers
@@ -145,10 +147,10 @@ bool use_gpu_tiles_backward(Options& o, DType x, const Device& device) {
                             o.n * size_of(x) <= kRowBytes &&
                             bytes <= run::shared_bytes_per_block(device.index);
     if (o.n > longest && !in_scratch) return false;
-    // About one program for each multiprocessor of a large GPU, or several smaller ones.
+    // About one program per multiprocessor of a large GPU, or several smaller ones.
     o.parts = 132;
     if (o.n <= kGpuTile / 2) {
-        o.num_warps = 4;  // each holds whole rows
+        o.num_warps = 4;  // each of which holds whole rows
         o.tile_rows = rows_of_tile(o.n, kGpuTile / (x == f64 ? 4 : 1));
         if (o.n > 256) o.parts *= 2;
     } else if (o.n <= kGpuTile && !o.bias) {
@@ -167,7 +169,7 @@ Tensor flat(const Tensor& x) {
     return x.defined() ? x.contiguous().reshape({x.size()}) : Tensor();
 }
 
-/// Runs into `outputs`, or into new tensors when there are none.
+/// Runs into `outputs`, or into new tensors if there are none.
 std::vector<Tensor> launch(const Call& call, const std::vector<Tensor>& inputs,
                            std::vector<Tensor> outputs) {
     if (outputs.empty()) return call.run(inputs);
@@ -175,7 +177,7 @@ std::vector<Tensor> launch(const Call& call, const std::vector<Tensor>& inputs,
     return outputs;
 }
 
-/// A tensor of the caller to write to, in the shape that the programs give it.
+/// A caller's tensor to write to, in the shape that the programs use.
 Tensor destination(const char* op, const char* argument, const Tensor& tensor, DType dtype,
                    const Tensor::Dims& shape, const Tensor::Dims& as) {
     expect(op, argument, tensor, dtype, shape);

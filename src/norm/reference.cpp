@@ -1,4 +1,4 @@
-// Norms row by row in f64, or in the plain arithmetic of a narrower type.
+// Norms row by row in f64, or in plain arithmetic of a narrower type.
 #include "norm/reference.h"
 
 #include <cmath>
@@ -22,7 +22,7 @@ void check(const ReferenceInput& input) {
     if (input.residual.given()) expect_shape("residual", input.residual, input.x.shape);
 }
 
-/// sum over i of f(i), every step rounded to Accumulator.
+/// The sum of f(i) over i with every step rounded to Accumulator.
 template <typename Accumulator, typename F>
 double sum_of(std::int64_t n, F f) {
     Accumulator sum = 0;
@@ -82,8 +82,8 @@ ReferenceGradients backward(const ReferenceInput& input, const Array& dy, const 
         const auto scaled = [&](std::int64_t i) {
             return static_cast<Accumulator>(dy(r, i) * weight_at(input, i));
         };
-        // With g = dy * weight: dx = r (g - mean(g) - normal * mean(g * normal)); RMSNorm has no
-        // mean(g).
+        // With g = dy * weight: dx = r (g - mean(g) - normal * mean(g * normal)); for RMSNorm
+        // without mean(g).
         const auto mean_g = static_cast<Accumulator>(
             kind == Kind::rms_norm ? 0 : sum_of<Accumulator>(n, scaled) / count);
         const auto mean_gx = static_cast<Accumulator>(

@@ -1,4 +1,4 @@
-// RMSNorm and LayerNorm, forward and backward: slow and obvious, the truth that the kernels meet.
+// RMSNorm and LayerNorm, forward and backward: slow and obvious, the reference for the kernels.
 #pragma once
 
 #include "support/array.h"
@@ -6,15 +6,15 @@
 namespace tilewright::norm {
 
 /// y = (x - mean) * r * weight + bias over rows of x (rows, n), with r = 1 / sqrt(variance + eps);
-/// RMSNorm has mean 0 and no bias. Arrays that are not given count as weight 1, bias 0, residual 0.
+/// RMSNorm has mean 0 and no bias. Missing arrays count as weight 1, bias 0, residual 0.
 struct ReferenceInput {
     Array x;         ///< (rows, n)
     Array weight;    ///< (n)
     Array bias;      ///< (n), layer_norm only
-    Array residual;  ///< (rows, n), added to x before everything else
+    Array residual;  ///< (rows, n), added to x first
     double eps = 1e-5;
-    /// f64: the truth. Another float type: the plain computation in it, that is sums in f32 and
-    /// every array rounded to this type.
+    /// f64: the reference. Another float type: the plain computation in it, with sums in f32 and
+    /// every array rounded to it.
     DType arithmetic = DType::f64;
 };
 
@@ -30,7 +30,7 @@ struct ReferenceGradients {
     Array weight, bias;  ///< (n)
 };
 
-/// UserError when shapes do not fit.
+/// UserError if shapes do not fit.
 ReferenceOutput reference_rms_norm(const ReferenceInput& input);
 ReferenceOutput reference_layer_norm(const ReferenceInput& input);
 

@@ -1,4 +1,4 @@
-// Loads artifacts, checks that they fit and runs them.
+// Loads artifacts, checks them against the device and runs them.
 #include "tilewright/artifact.h"
 
 #include <algorithm>
@@ -118,8 +118,8 @@ TensorType type_of(const Json& entry, const Files& files) {
     return {*dtype, entry.at("shape").get<std::vector<std::int64_t>>()};
 }
 
-/// The architecture of the device, or one whose cubins it runs: those of an older GPU of the same
-/// major version, without features of one architecture alone.
+/// Ranks the device's own architecture above others whose cubins it runs: those of older GPUs of
+/// the same major version, without architecture-specific features.
 int rank_of_arch(const std::string& arch, const cuda::DeviceInfo& info) {
     if (arch == info.arch()) return std::numeric_limits<int>::max();
     int number = 0;
@@ -189,7 +189,7 @@ std::unique_ptr<run::Executable> executable_of(const Json& step, const Files& fi
                                               device.index);
 }
 
-/// Do the elements of a Ref lie within this many bytes?
+/// Whether the elements of a Ref are within this many bytes.
 bool lies_within(const ir::RefArgument& ref, std::size_t rank, std::int64_t offset, DType dtype,
                  std::int64_t bytes) {
     __int128 low = offset, high = offset;
@@ -303,7 +303,7 @@ Artifact::Artifact(const std::string& folder, Device device, std::string_view ch
     const Files files(folder);
     auto state = std::make_shared<State>();
     state->device = device;
-    if (device.kind == Device::Kind::cuda) cuda::device_info(device.index);  // is there such a GPU?
+    if (device.kind == Device::Kind::cuda) cuda::device_info(device.index);  // fails if missing
     try {
         state->load(files);
     } catch (const Json::exception& error) {

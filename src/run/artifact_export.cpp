@@ -1,4 +1,4 @@
-// Writes artifacts: what an operation launches, recorded and compiled ahead of time.
+// Writes artifacts: records what an operation launches and compiles it ahead of time.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -43,7 +43,7 @@ using run::RecordedPlace;
 
 constexpr const char* kOp = "export";
 
-/// What an operation launched, on its inputs and, after them, its results.
+/// What an operation launched, with its inputs followed by its results.
 struct Recorded {
     std::vector<RecordedLaunch> launches;
     std::int64_t memory_bytes = 0;
@@ -51,7 +51,7 @@ struct Recorded {
 };
 
 Recorded record(const std::vector<Tensor>& inputs, const ExportedOperation& operation) {
-    run::interrupt_recording();  // of an operation around this one
+    run::interrupt_recording();  // of an enclosing operation
     run::Recorder recorder(inputs, run::Recorder::By::address);
     Recorded recorded;
     {
@@ -70,7 +70,7 @@ Recorded record(const std::vector<Tensor>& inputs, const ExportedOperation& oper
     return recorded;
 }
 
-/// The elements from last to first: other values in the same range.
+/// The elements in reverse order: other values in the same range.
 Tensor reversed(const Tensor& tensor) {
     Tensor result = tensor.clone();
     const std::int64_t size = size_of(result.dtype());
@@ -88,8 +88,8 @@ bool equal_constants(const RecordedLaunch& a, const RecordedLaunch& b) {
                       });
 }
 
-/// Records on the inputs, after a run that chooses and builds what calls keep; and on others, which
-/// shows what the host computed from them.
+/// Records on the inputs, after a run that chooses and builds what calls keep, and on other inputs,
+/// which reveals what the host computed from their elements.
 Recorded record_checked(const std::vector<Tensor>& inputs, const ExportedOperation& operation) {
     std::vector<Tensor> own, other;
     for (const Tensor& input : inputs) {
@@ -107,7 +107,7 @@ Recorded record_checked(const std::vector<Tensor>& inputs, const ExportedOperati
     return recorded;
 }
 
-/// A folder in the making.
+/// A folder that is being written.
 class Writer {
   public:
     Writer(const std::string& folder, const std::vector<Tensor>& arrays)
@@ -123,7 +123,7 @@ class Writer {
         targets_[target] = {{"memory_bytes", recorded.memory_bytes}, {"steps", steps}};
     }
 
-    /// Replaces what is in the folder; the manifest comes last.
+    /// Replaces the contents of the folder; writes the manifest last.
     void finish(const std::string& name, const std::vector<std::string>& names,
                 const std::vector<bool>& results) {
         std::vector<Artifact::Parameter> parameters;
@@ -188,7 +188,7 @@ class Writer {
                  {"offset", place.offset},
                  {"extents", std::vector(ref.extents.begin(), ref.extents.begin() + rank)},
                  {"strides", std::vector(ref.strides.begin(), ref.strides.begin() + rank)}});
-            // Arrays and memory begin at addresses that suit any access.
+            // Arrays and memory start at addresses aligned for any access.
             ref.data = reinterpret_cast<void*>(place.offset);  // NOLINT(performance-no-int-to-ptr)
         }
         Json step = {{"refs", refs}, {"scalars", arguments.scalars}, {"grid", arguments.grid}};
@@ -219,7 +219,7 @@ class Writer {
         return 0;
     }
 
-    /// The kernel for one architecture and what is known of its arrays.
+    /// The kernel for one architecture, given what is known about its arrays.
     Json kernel(const ir::Function& traced, const ir::Function& prepared, const std::string& arch,
                 const std::vector<cuda::RefFacts>& facts, const std::string& stem) {
         cuda::Target target = cuda::target_of(arch);
@@ -245,7 +245,7 @@ class Writer {
                 {"maps", maps}};
     }
 
-    /// The place of a constant among those that are kept, each once.
+    /// The index of a constant among those that are saved, each once.
     std::size_t keep(const Tensor& constant) {
         const auto bytes = run::bytes_of(constant);
         Json entry = {{"dtype", tilewright::name(constant.dtype())}, {"shape", constant.shape()}};
@@ -265,7 +265,7 @@ class Writer {
         return file;
     }
 
-    /// Only what an earlier export wrote goes.
+    /// Removes only what an earlier export wrote.
     void clear_folder() const {
         std::error_code error;
         const fs::path manifest = fs::path(folder_) / run::kManifest;

@@ -1,4 +1,4 @@
-// What the files of an artifact are called and how they are checked (docs/design/012-artifacts.md).
+// Names of an artifact's files and how they are checked (docs/design/012-artifacts.md).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,11 +14,10 @@ namespace tilewright::run {
 using Json = nlohmann::json;
 
 inline constexpr const char* kArtifactFormat = "tilewright artifact";
-/// Changes with the meaning of a manifest and with what kernels of GPUs are given.
+/// Changes with the meaning of a manifest and with the arguments of GPU kernels.
 inline constexpr int kArtifactVersion = 1;
 inline constexpr const char* kManifest = "manifest.json";
-/// The checksum of the manifest, which holds those of the other files, is that of this text with
-/// "" for itself.
+/// The manifest holds the checksums of the other files, and its own, computed with "" in its place.
 inline constexpr const char* kChecksum = "checksum";
 
 inline std::string manifest_checksum(Json manifest) {
@@ -29,7 +28,7 @@ inline std::string manifest_checksum(Json manifest) {
 /// Which global Refs a kernel may write, in parameter order.
 std::vector<bool> written_refs(const ir::Function& kernel);
 
-/// The name as C++ can have it.
+/// The name as a C++ identifier.
 std::string identifier(const std::string& name);
 
 /// The C++17 header with the launcher.

@@ -13,7 +13,7 @@
 namespace tilewright::run {
 namespace {
 
-/// What C++17 calls an element; narrow floats are their bits.
+/// The C++17 type of an element; narrow floats are their bits.
 const char* element_type(DType dtype) {
     switch (dtype) {
         case DType::boolean:
@@ -43,7 +43,7 @@ const char* element_type(DType dtype) {
     }
 }
 
-/// DLPack's code and bits.
+/// The DLPack code and number of bits.
 std::string dlpack_type(DType dtype) {
     const char* code = is_float(dtype) ? "kDLFloat" : "kDLInt";
     switch (dtype) {
@@ -148,7 +148,7 @@ std::string launcher_header(const std::string& name, const std::string& checksum
                                    fmt::arg("version", TILEWRIGHT_VERSION));
     std::string arguments, shapes, views;
     for (const Artifact::Parameter& parameter : parameters) {
-        // No member and no type is called like an array.
+        // Arrays must not share a name with a member or a type.
         std::string array = identifier(parameter.name);
         if (array == own) array += "_";
         const TensorType& type = parameter.type;

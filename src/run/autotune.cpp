@@ -1,4 +1,4 @@
-// The autotuner: measures candidate calls once per device and signature, and remembers on disk.
+// The autotuner: measures candidates once per device and signature, and keeps choices on disk.
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -40,7 +40,7 @@ std::string cpu_model() {
     return "unknown CPU";
 }
 
-/// What timings hold for: this version on a model of CPU, with its threads and kernels, or of GPU.
+/// What timings hold for: this version on a model of CPU, with its threads and kernels, or GPU.
 std::string describe(const Device& device) {
     if (device.kind == Device::Kind::cpu) {
         return fmt::format("{} x{}, {}, version {}", cpu_model(),
@@ -58,7 +58,7 @@ std::string signature_of(const std::vector<Tensor>& inputs) {
     return text;
 }
 
-/// Inputs that a measurement may overwrite are copied.
+/// Copies inputs that a measurement may overwrite.
 std::vector<Tensor> measurable(const Call& call, std::vector<Tensor> inputs) {
     for (const Alias& alias : call.options().aliases) {
         Tensor& input = inputs.at(alias.input);
@@ -100,13 +100,13 @@ double warm_seconds(const Device& device, const std::function<void()>& function)
 
 std::size_t fastest(const std::vector<Config>& configs, const std::string& key,
                     const Device& device, const std::function<double(const Config&)>& seconds) {
-    // `tilewright cache list` shows the first line.
+    // The first line is what `tilewright cache list` shows.
     std::string entry = fmt::format("{}\n{}", key, describe(device));
     for (const Config& config : configs) entry += fmt::format("\n{}", config.to_string());
     const std::string what = key.substr(0, key.find('\n'));
     const DiskCache disk(cache_root() / "autotune");
     if (const auto text = disk.get(entry)) {
-        // The choice, then the table that it came from.
+        // The choice, followed by the table of timings that it is based on.
         const std::string chosen = text->substr(0, text->find('\n'));
         const auto found = std::find_if(configs.begin(), configs.end(), [&](const Config& config) {
             return config.to_string() == chosen;
@@ -177,7 +177,7 @@ struct Tuned::State {
     std::string key;
     std::function<Call(const Config&)> make;
     std::mutex mutex;
-    /// By signature and state of the machine. What has gone is on disk, and not measured again.
+    /// By signature and state of the machine. Evicted choices are on disk and not measured again.
     Memo<std::string, Choice> choices{"calls of autotuners", 256};
     int num_measured = 0;
 
@@ -187,7 +187,7 @@ struct Tuned::State {
         const std::scoped_lock lock(mutex);
         const std::string entry = fmt::format("{} {}", signature, run::machine_state(device));
         if (std::optional<Choice> known = choices.find(entry)) return *std::move(known);
-        std::map<std::string, Call> candidates;  // those measured are compiled
+        std::map<std::string, Call> candidates;  // measured ones are already compiled
         const auto seconds = [&](const Config& config) {
             const Call& call = candidates.emplace(config.to_string(), make(config)).first->second;
             const std::vector<Tensor> arguments = measurable(call, inputs);

@@ -62,7 +62,7 @@ void ByteReader::read(std::uint64_t offset, std::span<std::byte> out) {
 }
 
 std::string ByteReader::read_text(std::uint64_t offset, std::uint64_t count) {
-    check_range(offset, count);  // before the allocation
+    check_range(offset, count);  // before allocating
     std::string text(count, '\0');
     read(offset, std::as_writable_bytes(std::span(text)));
     return text;

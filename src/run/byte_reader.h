@@ -13,12 +13,11 @@
 
 namespace tilewright::run {
 
-/// UserError "[op] ..." unless there is such a file, a regular one that can be opened.
+/// UserError "[op] ..." unless it is a regular file that exists and can be opened.
 std::ifstream open_file(const char* op, const std::string& path);
 
-/// Bytes of a tensor of this type and shape. UserError, with the file's name, when an extent is
-/// negative or the size passes 2^63 - 1 even with zero extents counted as one (strides of such a
-/// tensor would overflow).
+/// Bytes of a tensor of this type and shape. UserError, with the file's name, if an extent is
+/// negative or the size exceeds 2^63 - 1, counting zero extents as one (for strides).
 std::uint64_t checked_bytes(const std::string& file, DType dtype,
                             const std::vector<std::int64_t>& shape);
 
@@ -27,7 +26,7 @@ inline std::span<std::byte> bytes_of(const Tensor& tensor) {
     return {static_cast<std::byte*>(tensor.raw()), static_cast<std::size_t>(tensor.nbytes())};
 }
 
-/// Bytes at known offsets of a file or, in tests, of a string; `name` goes into messages.
+/// Reads bytes at given offsets of a file or, in tests, of a string; messages contain `name`.
 class ByteReader {
   public:
     /// `stream` must be seekable and outlive the reader.
@@ -35,7 +34,7 @@ class ByteReader {
 
     const std::string& name() const { return name_; }
     std::uint64_t size() const { return size_; }
-    /// Fills `out` from `offset` on. UserError when the file ends before.
+    /// Fills `out` from `offset` on. UserError if the file is too short.
     void read(std::uint64_t offset, std::span<std::byte> out);
     /// The same as text.
     std::string read_text(std::uint64_t offset, std::uint64_t count);

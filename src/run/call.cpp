@@ -1,4 +1,4 @@
-// Calls of kernels: checking, tracing once per signature, launching.
+// Calls of kernels: checks, traces once per signature and launches.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -18,13 +18,13 @@ namespace detail {
 
 namespace {
 
-/// The tensor as the kernel under `batchings` sees it: without its batch dimensions.
+/// The tensor without its batch dimension, as the kernel sees it.
 Tensor without_dim(const Tensor& tensor, int axis) {
     auto shape = tensor.shape();
     auto strides = tensor.strides();
     shape.erase(shape.begin() + axis);
     strides.erase(strides.begin() + axis);
-    // Only types are looked at, so the base pointer of the batch will do.
+    // Only the type matters, so the base pointer of the batch will do.
     return Tensor::from_data(tensor.raw(), tensor.dtype(), shape, strides, {}, tensor.device());
 }
 
@@ -45,7 +45,7 @@ CallState::CallState(Kernel kernel, CallOptions options, std::vector<Batching> b
 }
 
 CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
-    // From the outermost batch inwards, strip the batch dimension that each vmap added.
+    // From the outermost batch inwards, remove the dimension that each vmap added.
     std::vector<Tensor> inner(inputs.begin(), inputs.end());
     std::vector<std::int64_t> batch_sizes;
     for (auto batching = batchings_.rbegin(); batching != batchings_.rend(); ++batching) {
@@ -125,7 +125,7 @@ std::vector<std::int64_t> CallState::traced_shape(std::size_t argument, std::siz
     const std::vector<int> batches = batch_axes(argument, num_inputs);
     std::vector<std::int64_t> traced = shape;
     for (std::size_t d = 0; d < shape.size(); ++d) {
-        // The caller counted dimensions without the batches.
+        // The caller counts dimensions without those of batches.
         auto inner = static_cast<int>(d);
         bool is_batch = false;
         for (int axis : batches) {
@@ -171,7 +171,7 @@ CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shap
         const TensorType& type = shapes.outputs[o];
         add(inputs.size() + o, static_cast<std::int64_t>(type.dtype), type.shape);
     }
-    // A free dimension may change the grid, so then only sequential extents are compiled in.
+    // A dynamic dimension may change the grid, so then only sequential extents are compiled in.
     for (std::size_t axis = 0; axis < shapes.grid.size(); ++axis) {
         const bool fixed = options_.dynamic.empty() || is_sequential(axis);
         key.push_back(fixed ? shapes.grid[axis] : kDynamic);
@@ -195,7 +195,7 @@ lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shape
         parameter.writable = role != Role::input;
         if (role != Role::scratch && !spec.is_absent()) {
             parameter.extents = traced_shape(argument, inputs.size(), type.shape);
-            // The spec speaks of the array without its batches: add them back from the innermost.
+            // The spec describes the array without its batches: add them back, innermost first.
             const std::vector<int> axes = batch_axes(argument, inputs.size());
             auto rank = static_cast<int>(type.shape.size());
             for (int axis : axes) rank -= axis != kNotMapped;
@@ -263,7 +263,7 @@ std::shared_ptr<const run::Executable> CallState::executable(std::span<const Ten
         std::rotate(compiled_.begin(), found, found + 1);
         return compiled_.front()->executable;
     }
-    constexpr std::size_t kMostTraces = 256;  // then the one used longest ago goes
+    constexpr std::size_t kMostTraces = 256;  // beyond that, the least recently used is dropped
     if (compiled_.size() == kMostTraces) compiled_.pop_back();
     constexpr std::size_t kManyTraces = 16;
     if (compiled_.size() % kManyTraces == kManyTraces - 1) {
@@ -343,10 +343,10 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     const std::shared_ptr<const run::Executable> program = executable(inputs, now);
     std::vector<Tensor> outputs = output_tensors(inputs, given, now);
 
-    // Nothing is written before.
+    // Checked before anything is written.
     if (!given.empty() || !options_.aliases.empty()) check_overlap(inputs, outputs);
 
-    // An aliased input is read where its output is written.
+    // An aliased input is read from the memory of its output.
     std::vector<Tensor> sources(inputs.begin(), inputs.end());
     for (const Alias& alias : options_.aliases) {
         Tensor& source = sources[alias.input];

@@ -8,12 +8,12 @@
 
 namespace tilewright::run {
 
-/// Calls that one operation keeps; then the one that has waited longest goes. Only mods that are
-/// new each time come so far: a program for a CPU takes 0.2 to 0.5 MB.
+/// Calls that an operation keeps; beyond that, the least recently used is dropped. Only mods that
+/// are new in every call get that far: a program for a CPU takes 0.2 to 0.5 MB.
 inline constexpr std::size_t kKeptCalls = 512;
 
-/// The call made by `make` for this key, kept for the next time. Every lambda has a type, hence a
-/// memo, of its own.
+/// The call made by `make` for this key, kept for the next time. Every lambda has its own type and
+/// therefore its own memo.
 template <typename Key, typename Make>
 Call cached(const Key& key, Make make) {
     static auto* const kCalls = new Memo<Key, Call>("calls of tile programs", kKeptCalls);

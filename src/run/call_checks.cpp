@@ -1,4 +1,4 @@
-// What a call refuses before it traces or launches.
+// Checks of a call before it traces or launches.
 #include <algorithm>
 #include <vector>
 

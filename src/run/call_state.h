@@ -12,19 +12,19 @@
 
 namespace tilewright::detail {
 
-/// One application of vmap: which axis of each input and output is the batch.
+/// An application of vmap: the axis of each input and output that is the batch.
 struct Batching {
     std::vector<int> in_axes;
     std::vector<int> out_axes;
 };
 
-// Declared in a public header, but no part of the API.
+// Declared in a public header, but not part of the API.
 class __attribute__((visibility("hidden"))) CallState {
   public:
     CallState(Kernel kernel, CallOptions options, std::vector<Batching> batchings);
 
-    /// Outputs are allocated where `outputs` is empty, else written in place.
-    /// `ahead`: only compiles, in the background.
+    /// Allocates the outputs if `outputs` is empty, else writes to those. `ahead`: only compiles,
+    /// in the background.
     std::vector<Tensor> run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             bool ahead);
     /// The traced kernel for such inputs.
@@ -43,7 +43,7 @@ class __attribute__((visibility("hidden"))) CallState {
         Key key;
         std::shared_ptr<const run::Executable> executable;
     };
-    /// Types and grid of one run.
+    /// Types and grid of a run.
     struct Shapes {
         std::vector<std::int64_t> grid;
         std::vector<TensorType> outputs;
@@ -54,7 +54,7 @@ class __attribute__((visibility("hidden"))) CallState {
     Shapes shapes(std::span<const Tensor> inputs) const;
     void check_options() const;
     void check_inputs(std::span<const Tensor> inputs) const;
-    /// What depends on ranks and dtypes alone: checked for each trace.
+    /// Checks what depends only on ranks and dtypes, once for each trace.
     void check_arguments(std::span<const Tensor> inputs, const Shapes& shapes) const;
     void check_aliases(std::span<const Tensor> inputs, const Shapes& shapes) const;
     Key key(std::span<const Tensor> inputs, const Shapes& shapes) const;
@@ -65,10 +65,10 @@ class __attribute__((visibility("hidden"))) CallState {
                                        std::span<const Tensor> given, const Shapes& shapes) const;
     void check_overlap(std::span<const Tensor> inputs, std::span<const Tensor> outputs) const;
 
-    /// Axes of vmap's batches in one argument, outermost first; kNotMapped where it has none.
+    /// The axes of vmap's batches in an argument, outermost first; kNotMapped where it has none.
     std::vector<int> batch_axes(std::size_t argument, std::size_t num_inputs) const;
-    /// The shape, with kDynamic where the caller asked for no retrace. Arguments count inputs, then
-    /// outputs.
+    /// The shape, with kDynamic for dimensions that may change without a new trace. Arguments count
+    /// inputs, then outputs.
     std::vector<std::int64_t> traced_shape(std::size_t argument, std::size_t num_inputs,
                                            const std::vector<std::int64_t>& shape) const;
     std::string argument_name(std::size_t argument) const;
@@ -82,7 +82,7 @@ class __attribute__((visibility("hidden"))) CallState {
     std::vector<std::unique_ptr<Compiled>> compiled_;  ///< most recently used first
 };
 
-/// The device of the first input there is; the CPU without any.
+/// The device of the first defined input; the CPU if there is none.
 Device device_of(std::span<const Tensor> inputs);
 
 /// The batch axis of one of vmap's arguments.
@@ -90,8 +90,8 @@ inline int axis_of(const std::vector<int>& axes, std::size_t index, int otherwis
     return index < axes.size() ? axes[index] : otherwise;
 }
 
-/// `spec` for an array of rank `rank` with a batch dimension inserted at `axis` (kNotMapped: the
-/// array has none), under a grid with the batch as its first axis.
+/// `spec` for an array of rank `rank` with a batch dimension inserted at `axis` (kNotMapped: none),
+/// in a grid whose first axis is the batch.
 BlockSpec batched_spec(const BlockSpec& spec, int rank, int axis);
 
 }  // namespace tilewright::detail

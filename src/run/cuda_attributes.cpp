@@ -92,7 +92,7 @@ std::int32_t enumerator(const std::string& op, const KernelAttribute& attribute,
     refuse(op, attribute.name, fmt::format("one of {}", fmt::join(names, ", ")), value);
 }
 
-/// Fields as C lays them out.
+/// The layout of fields in C.
 struct Layout {
     std::vector<std::size_t> offsets;
     std::size_t size = 0;
@@ -137,7 +137,8 @@ std::string structure(const std::string& op, const KernelAttribute& attribute,
     return bytes;
 }
 
-/// The same names, types and size in the same order, which designators must keep, are one layout.
+/// Equal size, and equal names and types in order, which designated initialisers check, mean the
+/// same layout.
 std::string structure_check(const AttributeType& type) {
     std::vector<std::string> designators, types;
     for (const auto& [name, dtype] : type.fields) {
@@ -211,7 +212,7 @@ std::string template_number(const std::string& op, const KernelAttribute& attrib
                             const AttributeValue& value) {
     const AttributeType& type = attribute.type;
     if (type.kind == Kind::enumeration) {
-        // An integer does not become an `enum class` by itself, and its name is not known here.
+        // An integer does not convert to an `enum class`, whose name is not known here.
         return fmt::format("twd::check::Enumerator{{{}}}", enumerator(op, attribute, value));
     }
     if (type.kind == Kind::structure || is_float(type.scalar)) {
@@ -221,7 +222,7 @@ std::string template_number(const std::string& op, const KernelAttribute& attrib
             "got the attribute `{}`",
             attribute.name);
     }
-    scalar(op, attribute.name, type.scalar, value);  // refuses what does not fit
+    scalar(op, attribute.name, type.scalar, value);  // UserError if it does not fit
     return to_string(value);
 }
 

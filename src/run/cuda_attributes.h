@@ -1,4 +1,4 @@
-// Attributes of users' CUDA kernels: values checked, as bytes, as template arguments.
+// Attributes of users' CUDA kernels: checks values, makes bytes or template arguments of them.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace tilewright::run {
 /// UserError of `op` for a type that no kernel can take.
 void check_attribute_type(const std::string& op, const KernelAttribute& attribute);
 
-/// The parameter that passes a value; UserError of `op` where the value is not of the type.
+/// The parameter that passes a value; UserError of `op` if the value is not of the type.
 PlannedAttribute planned_attribute(const std::string& op, const KernelAttribute& attribute,
                                    const AttributeValue& value);
 
@@ -19,7 +19,7 @@ PlannedAttribute planned_attribute(const std::string& op, const KernelAttribute&
 DType dtype_value(const std::string& op, const KernelAttribute& attribute,
                   const AttributeValue& value);
 
-/// A value in CUDA C++, for a template; UserError where it can be none.
+/// A value as a template argument in CUDA C++; UserError if it cannot be one.
 std::string template_number(const std::string& op, const KernelAttribute& attribute,
                             const AttributeValue& value);
 

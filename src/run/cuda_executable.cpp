@@ -1,4 +1,4 @@
-// Kernels on a GPU: generated, compiled and loaded at the first run, then launched.
+// Kernels on a GPU: generated, compiled and loaded at the first run, and launched.
 #include "run/cuda_executable.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class Gpu : public Executable {
         if (!variant.generated.maps.empty() || variant.generated.is_persistent) {
             return run_scheduled(variant, launch, shape);
         }
-        // One launch, or several, one after another, in a workspace of this size.
+        // A single launch, or several one after another that fit in a workspace of this size.
         constexpr std::int64_t kMostWorkspace = std::int64_t{1} << 30;
         const std::int64_t each = variant.generated.workspace_bytes;
         const std::int64_t together =
@@ -81,16 +81,16 @@ class Gpu : public Executable {
     }
 
   private:
-    /// What was generated for a variant that is not loaded yet.
+    /// The generated code of a variant that is not loaded yet.
     struct Text {
         std::vector<cuda::RefFacts> facts;
         cuda::Generated generated;
     };
 
-    /// A block on each multiprocessor goes through the programs, or each program has its own.
+    /// Launches a block for each multiprocessor, which iterates over programs, or for each program.
     void run_scheduled(const CudaVariant& variant, cuda::LaunchArguments& launch,
                        cuda::LaunchShape shape) const {
-        const cuda::ContextScope scope(device_);  // which the encoding needs
+        const cuda::ContextScope scope(device_);  // needed to encode tensor maps
         std::vector<cuda::TensorMap> maps;
         for (const cuda::TensorMapRequest& request : launch.maps()) {
             maps.push_back(cuda::encode_tensor_map(request, kernel_.name.c_str()));
@@ -103,7 +103,7 @@ class Gpu : public Executable {
         cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
     }
 
-    /// The scheduled form where it takes the kernel.
+    /// The scheduled form if it supports the kernel, else the plain one.
     cuda::Generated generate(const cuda::Target& target) const {
         if (auto scheduled = cuda::schedule::generate_scheduled(traced_, target)) {
             return *std::move(scheduled);
@@ -111,8 +111,7 @@ class Gpu : public Executable {
         return cuda::generate(kernel_, target);
     }
 
-    /// A host pointer, or one of another GPU, would be a fault that ends the whole process'
-    /// context.
+    /// A pointer to the host or another GPU would fault and make the CUDA context unusable.
     void check_addresses(const ir::Arguments& arguments) const {
         std::size_t next = 0;
         for (ir::Value parameter : kernel_.parameters()) {
@@ -230,7 +229,7 @@ class Gpu : public Executable {
 }  // namespace
 
 std::unique_ptr<Executable> make_cuda_executable(ir::Function kernel, int device) {
-    cuda::device_info(device);  // says by name that there is no such GPU
+    cuda::device_info(device);  // UserError if there is no such GPU
     return std::make_unique<Gpu>(std::move(kernel), device);
 }
 

@@ -1,4 +1,4 @@
-// CUDA kernels of users: what a signature makes of their options.
+// Users' CUDA kernels: evaluates their options for a signature.
 #include "tilewright/cuda_kernel.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ std::int64_t bytes_of(const std::string& op, const std::string& what,
     return extents[0];
 }
 
-/// Each name once, and each a name of C++, since messages and checks spell it.
+/// Each name must be unique, and a C++ identifier, because messages and generated checks use it.
 void check_names(const std::string& op, const CudaKernelOptions& options) {
     std::set<std::string> known;
     const auto add = [&](const std::string& name) {
@@ -133,7 +133,7 @@ struct [[gnu::visibility("hidden")]] CudaKernel::State {
     State(std::string s, std::string n, CudaKernelOptions o)
         : source(std::move(s)), name(std::move(n)), options(std::move(o)) {}
 
-    /// The values of all attributes, in `signature`.
+    /// Adds the values of all attributes to `signature`.
     void complete(KernelSignature & signature) const;
     std::string template_argument(const KernelSignature& signature,
                                   const std::vector<TensorType>& outputs, const std::string& name)
@@ -164,7 +164,7 @@ void CudaKernel::State::complete(KernelSignature& signature) const {
             user_error(name, "expected a value of the attribute `{}` but it is missing",
                        attribute.name);
         }
-        // Refused here, before functions see it.
+        // Bad values are refused here, before functions see them.
         run::planned_attribute(name, attribute, signature.attributes.at(attribute.name));
     }
     if (given.empty()) return;

@@ -1,4 +1,4 @@
-// Memory of GPUs for tensors.
+// GPU memory for tensors.
 #include "run/cuda_memory.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ void synchronize(Device device) {
 namespace run {
 namespace {
 
-/// Buffers that no tensor uses, by device, stream and size class.
+/// Unused buffers by device, stream and size class.
 class Cache {
   public:
     using Key = std::tuple<int, void*, std::size_t>;
@@ -76,7 +76,7 @@ class Cache {
         const std::scoped_lock lock(mutex_);
         free_[key].push_back(std::move(buffer));
     }
-    /// Returns everything of a device to the driver.
+    /// Returns all buffers of a device to the driver.
     void drop(int device) {
         std::map<Key, std::vector<std::unique_ptr<cuda::Buffer>>> dropped;
         const std::scoped_lock lock(mutex_);
@@ -103,10 +103,10 @@ std::size_t size_class(std::size_t bytes) {
     return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
 }
 
-/// From the cache; given back when the pointer is gone, if that is wanted.
+/// Memory from the cache; `give_back` returns it there when the pointer is gone.
 std::shared_ptr<void> take(std::int64_t bytes, int device, bool give_back) {
     const Cache::Key key{device, cuda_stream(), size_class(static_cast<std::size_t>(bytes))};
-    cuda::device_info(device);  // says by name that there is no such GPU
+    cuda::device_info(device);  // UserError if there is no such GPU
     std::unique_ptr<cuda::Buffer> buffer = cache().take(key);
     if (!buffer) {
         const cuda::AllocationDuringCapture allowed;
@@ -123,7 +123,7 @@ std::shared_ptr<void> take(std::int64_t bytes, int device, bool give_back) {
             }};
 }
 
-/// Constants that a CUDA graph reads, which may be launched at any time.
+/// Keeps constants that a CUDA graph reads, because it may be launched at any time.
 void keep_for_graphs(const Tensor& tensor) {
     static std::mutex mutex;
     static auto* const kKept = new std::map<const void*, Tensor>;  // never destroyed, as the cache
@@ -140,7 +140,7 @@ std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
         user_error("allocate", "expected {} bytes of GPU memory from the caller but got none",
                    bytes);
     }
-    // A graph writes to it whenever it is launched: nobody else may have it again.
+    // A captured graph may write to it at every launch, so the cache must not reuse it.
     return take(bytes, device, !cuda::is_capturing());
 }
 
@@ -189,7 +189,7 @@ void write_words(void* memory, std::span<const std::uint32_t> words, int device)
 
 Tensor constant(std::span<const std::int64_t> values, Device device) {
     using Key = std::tuple<Device::Kind, int, std::vector<std::int64_t>>;
-    constexpr std::size_t kMost = 1024;  // starts of packed sequences may be new in every call
+    constexpr std::size_t kMost = 1024;  // offsets of packed sequences may be new in every call
     static auto* const kConstants =
         new Memo<Key, Tensor>("small arrays of calls", kMost,
                               [](const Tensor& x) { return static_cast<std::size_t>(x.nbytes()); });

@@ -1,4 +1,4 @@
-// Memory of GPUs for tensors: allocation with a cache, copies, the current stream.
+// GPU memory for tensors: allocation with a cache, copies and the current stream.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 namespace tilewright::run {
 
 /// At least `bytes` of a GPU's memory: from the allocator of this thread's CudaScope, if it has
-/// one. Else freed memory is kept, per device and stream, and given out again to work on the same
-/// stream, so that nothing has to wait; what is taken while a graph is captured stays the graph's.
-/// CudaError when memory runs out.
+/// one, else from a cache per device and stream, so that work on the same stream reuses freed
+/// memory without waiting. Memory taken during graph capture is never reused. CudaError if memory
+/// runs out.
 std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device);
 
-/// Until it ends, this thread's memory is Tilewright's own: for what outlives the call.
+/// While it lives, this thread allocates from Tilewright's own cache: for what outlives the call.
 class OwnCudaMemory {
   public:
     OwnCudaMemory();
@@ -28,21 +28,21 @@ class OwnCudaMemory {
     CudaAllocator* callers_;
 };
 
-/// Copies bytes between devices on the current stream; waits where the host takes part.
+/// Copies bytes between devices on the current stream; waits if one is the host.
 void copy_memory(void* to, Device to_device, const void* from, Device from_device,
                  std::int64_t bytes);
 
 /// Writes a few words on the current stream without waiting; graphs capture the values.
 void write_words(void* memory, std::span<const std::uint32_t> words, int device);
 
-/// i64 values on a device, the same tensor for equal values; kept until the process ends. The first
-/// time on a GPU waits for the copy.
+/// A tensor of i64 values on a device, the same one for equal values. The first call on a GPU waits
+/// for the copy.
 Tensor constant(std::span<const std::int64_t> values, Device device);
 
 /// Repeats a 32-bit pattern over memory on the current stream.
 void fill_words(void* memory, std::uint32_t pattern, std::int64_t count, int device);
 
-/// Copies elements between tensors of one shape on one GPU, whatever their strides and dtypes.
+/// Copies elements between tensors of one shape on one GPU, with any strides and dtypes.
 void copy_elements_on_gpu(const Tensor& target, const Tensor& source);
 
 /// Sets bytes to zero on the current stream.

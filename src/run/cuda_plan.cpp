@@ -1,4 +1,4 @@
-// Runs plans of CUDA kernels: on a GPU their launches, on the CPU the function given for it.
+// Runs plans of CUDA kernels: their launches on a GPU, or the function given for the CPU.
 #include "run/cuda_plan.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ std::int64_t size_of_shape(const std::vector<std::int64_t>& shape) {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-/// The types of whole arrays, the batches in front, the outermost first.
+/// The types of whole arrays with their leading batch dimensions, outermost first.
 std::vector<TensorType> types_with_batches(const PlanData& plan, bool inputs) {
     std::vector<TensorType> types;
     const std::vector<PlannedArray>& arrays = inputs ? plan.inputs : plan.outputs;
@@ -38,7 +38,7 @@ std::vector<TensorType> types_with_batches(const PlanData& plan, bool inputs) {
     return types;
 }
 
-/// How many bytes each array moves on by for one step along each batch; 0 where it has none.
+/// Byte stride of each array along each batch; 0 where it has none.
 std::vector<std::vector<std::int64_t>> batch_steps(const PlanData& plan) {
     std::vector<std::vector<std::int64_t>> steps;
     const std::size_t inputs = plan.inputs.size();
@@ -55,8 +55,8 @@ std::vector<std::vector<std::int64_t>> batch_steps(const PlanData& plan) {
     return steps;
 }
 
-/// Calls `body(offsets)` for each combination of steps along the batches from `first` on; offsets
-/// are bytes for each array.
+/// Calls `body(offsets)` for each element of the batches from `first` on; offsets are in bytes, one
+/// for each array.
 template <typename Body>
 void for_each_element(const PlanData& plan, std::size_t first, Body body) {
     const auto steps = batch_steps(plan);
@@ -82,7 +82,7 @@ const std::string& array_name(const PlanData& plan, std::size_t i) {
     return i < plan.inputs.size() ? plan.inputs[i].name : plan.outputs[i - plan.inputs.size()].name;
 }
 
-/// A kernel's arguments; the driver wants pointers to them.
+/// A kernel's arguments, to which the driver takes pointers.
 class Parameters {
   public:
     template <typename T>
@@ -102,10 +102,10 @@ class Parameters {
     std::vector<std::vector<std::max_align_t>> values_;
 };
 
-/// `tw::batched` of the device.
+/// The layout of `tw::batched` in device code.
 struct Batched {
     void* data;
-    std::int64_t stride;  ///< elements
+    std::int64_t stride;  ///< in elements
 };
 
 constexpr std::int64_t kMostInZ = 65535;
@@ -117,7 +117,7 @@ class GpuRun {
 
     void run(std::span<const Tensor> arrays) const {
         cuda::check_stream(plan_.name, device_);
-        // In the grid, the innermost batch is its z axis.
+        // The innermost batch is the z axis of the grid if batches are in the grid.
         const bool grid_axis = plan_.batch_in_grid && !plan_.batches.empty();
         const std::int64_t size = grid_axis ? plan_.batches[0].size : 1;
         const std::int64_t together = std::min(size, kMostInZ);
@@ -149,7 +149,7 @@ class GpuRun {
     }
 
   private:
-    /// From the workspace of one element of a batch to the next, which is aligned as well.
+    /// Bytes from the workspace of a batch element to the next, which is aligned as well.
     std::int64_t workspace_step() const { return (*plan_.workspace_bytes + 255) / 256 * 256; }
 
     void add_pointer(Parameters& parameters, void* data, std::int64_t stride) const {
@@ -295,7 +295,7 @@ void check_planned_arrays(const run::PlanData& plan, const std::vector<TensorTyp
     }
 }
 
-/// A host pointer, or one of another GPU, would be a fault that ends the whole process' context.
+/// A pointer to the host or another GPU would fault and make the process's CUDA context unusable.
 void check_addresses(const run::PlanData& plan, std::span<const Tensor> arrays, int device) {
     for (std::size_t i = 0; i < arrays.size(); ++i) {
         if (arrays[i].size() == 0) continue;
@@ -314,7 +314,7 @@ void check_addresses(const run::PlanData& plan, std::span<const Tensor> arrays, 
 void CudaPlan::run(std::span<const Tensor> arrays) const {
     const run::PlanData& plan = state_->plan;
     check_planned_arrays(plan, state_->inputs, state_->outputs, arrays);
-    // Dense copies where there are gaps; of outputs, to be copied back.
+    // Dense copies of arrays with gaps; those of outputs are copied back.
     std::vector<Tensor> dense(arrays.begin(), arrays.end());
     bool nothing = true;
     for (std::size_t i = 0; i < dense.size(); ++i) {
@@ -345,7 +345,7 @@ void CudaPlan::run(std::span<const Tensor> arrays) const {
                 }
                 place->second = std::move(loaded);
             }
-            kernels = &place->second;  // stays where it is
+            kernels = &place->second;  // map nodes do not move
         }
         run::GpuRun(plan, *kernels, device.index).run(dense);
     } else if (!plan.cpu) {

@@ -1,4 +1,4 @@
-// What a plan of a user's CUDA kernel holds: all that its text says.
+// The contents of a plan for a user's CUDA kernel, all of which its text holds.
 #pragma once
 
 #include <array>
@@ -19,26 +19,26 @@ namespace tilewright::run {
 
 struct PlannedArray {
     std::string name;
-    TensorType type;  ///< of one element of the batch
+    TensorType type;  ///< of a single batch element
 };
 
 /// A parameter that is passed by value.
 struct PlannedAttribute {
     std::string name;
-    std::string check;  ///< the C++ condition on `P`, the parameter's type
-    std::string wants;  ///< the same for people: "an f32"
+    std::string check;  ///< a C++ condition on `P`, the parameter's type
+    std::string wants;  ///< the same in words: "an f32"
     std::string bytes;
 };
 
 struct PlannedLaunch {
-    std::string kernel;  ///< with its template arguments: "f<float, 3>"
+    std::string kernel;  ///< including template arguments: "f<float, 3>"
     std::array<std::int64_t, 3> grid{1, 1, 1}, block{1, 1, 1}, cluster{1, 1, 1};
     std::int64_t shared_bytes = 0;
 };
 
 struct PlannedBatch {
     std::int64_t size = 0;
-    std::vector<bool> mapped;  ///< of inputs; outputs always are
+    std::vector<bool> mapped;  ///< for each input; outputs always are
 };
 
 struct PlanData {
@@ -51,16 +51,16 @@ struct PlanData {
     std::vector<PlannedAttribute> attributes;
     std::vector<PlannedLaunch> launches;
     std::optional<CpuFunction> cpu;
-    std::vector<PlannedBatch> batches;  ///< the innermost first
+    std::vector<PlannedBatch> batches;  ///< innermost first
 };
 
 std::string to_text(const PlanData& plan);
 PlanData parse_plan(std::string_view text);
 
-/// The source with checks of the kernels' parameters after it, and how to compile it.
+/// The source, followed by checks of the kernels' parameters, and how to compile it.
 cuda::CompileRequest compile_request(const PlanData& plan, const std::string& arch);
 
-/// UserError unless a GPU can be asked for this many blocks and threads.
+/// UserError unless a GPU allows this many blocks and threads.
 void check_launch(const std::string& op, const PlannedLaunch& launch);
 
 }  // namespace tilewright::run
@@ -72,11 +72,11 @@ struct CudaPlan::State {
 
     run::PlanData plan;
     std::string text;
-    std::vector<TensorType> inputs, outputs;  ///< batches included
+    std::vector<TensorType> inputs, outputs;  ///< including batch dimensions
 
     mutable std::mutex mutex;
     mutable std::map<int, std::vector<cuda::Kernel>> kernels;  ///< by device
-    mutable std::optional<Program> program;                    ///< of the CPU
+    mutable std::optional<Program> program;                    ///< for the CPU
 };
 
 }  // namespace tilewright

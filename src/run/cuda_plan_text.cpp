@@ -1,4 +1,4 @@
-// Plans of CUDA kernels as JSON, and as a translation unit.
+// Plans of CUDA kernels as JSON and as a translation unit.
 #include <nlohmann/json.hpp>
 
 #include "run/cuda_plan.h"
@@ -134,7 +134,7 @@ cuda::CompileRequest compile_request(const PlanData& plan, const std::string& ar
     request.options = plan.options;
     request.headers = {{"tilewright.cuh", "#pragma once\n#include \"cuda/device/kernel.cuh\"\n"}};
     request.headers.insert(request.headers.end(), plan.headers.begin(), plan.headers.end());
-    // After the source, whose lines keep their numbers.
+    // Appended, so that lines of the source keep their numbers.
     request.source = plan.source + "\n#include \"cuda/device/check_parameters.cuh\"\n";
     const auto count = plan.inputs.size() + plan.outputs.size() + (plan.workspace_bytes ? 1 : 0) +
                        plan.attributes.size();

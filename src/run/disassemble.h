@@ -5,8 +5,8 @@
 
 namespace tilewright::run {
 
-/// The machine code of a cubin, by the CUDA toolkit's nvdisasm, with comments that name the lines
-/// of its source where asked for. UserError where there is no nvdisasm.
+/// The machine code of a cubin, disassembled by the CUDA toolkit's nvdisasm; `lines` adds comments
+/// that name source lines. UserError without nvdisasm.
 std::string disassembled(const std::string& cubin, bool lines = false);
 
 }  // namespace tilewright::run

@@ -31,7 +31,7 @@ constexpr std::array<std::pair<DType, DLDataType>, kNumDTypes> kTypes{{
     {f8e5m2, {kDLFloat8_e5m2, 8, 1}},
 }};
 
-/// As many as NumPy's arrays may have. A larger number is no rank but memory of something else.
+/// As many as NumPy's arrays may have. A larger number means that the struct is corrupt.
 constexpr std::int32_t kMostDimensions = 64;
 
 DType dtype_from(const DLDataType& wanted) {
@@ -43,7 +43,7 @@ DType dtype_from(const DLDataType& wanted) {
 }
 
 Device device_from(const DLDevice& wanted) {
-    // A number of any value may stand in the place of the enumeration.
+    // The enumeration's memory may hold any number.
     static_assert(sizeof(wanted.device_type) == sizeof(std::int32_t));
     std::int32_t kind = 0;
     std::memcpy(&kind, &wanted.device_type, sizeof(kind));
@@ -58,7 +58,7 @@ Device device_from(const DLDevice& wanted) {
     return Device::cuda(wanted.device_id);
 }
 
-/// Null only where the struct says so.
+/// Null only if the struct's pointer is null.
 std::byte* first_element(const DLTensor& source) {
     const auto data = reinterpret_cast<std::uintptr_t>(source.data);
     if (!source.data || source.byte_offset > UINTPTR_MAX - data) {
@@ -76,13 +76,13 @@ DLDataType dtype_to(DType wanted) {
 template <typename Managed>
 Tensor import(Managed* managed) {
     if (!managed) user_error("from_dlpack", "expected a managed tensor but got null");
-    // Owns it from here on, so that a refused tensor is released too.
+    // Owned from here on, so that a refused tensor is released too.
     std::shared_ptr<void> owner(managed, [](void* p) {
         auto* tensor = static_cast<Managed*>(p);
         if (tensor->deleter) tensor->deleter(tensor);
     });
     const DLTensor& source = managed->dl_tensor;
-    // Nothing after `shape` and `strides` is read before the rank is known to make sense.
+    // The rank is checked before anything that `shape` and `strides` point to is read.
     if (source.ndim < 0 || source.ndim > kMostDimensions) {
         user_error("from_dlpack", "expected 0 to {} dimensions but got ndim = {}", kMostDimensions,
                    source.ndim);
@@ -98,7 +98,7 @@ Tensor import(Managed* managed) {
                              std::move(strides), std::move(owner), device_from(source.device));
 }
 
-/// Keeps a tensor, and the shape that the exported struct points into, alive.
+/// Keeps alive a tensor and the shape that the exported struct points to.
 template <typename Managed>
 struct Export {
     Managed managed{};

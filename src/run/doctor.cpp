@@ -1,4 +1,4 @@
-// What this machine has, what will be used, what is missing.
+// Reports what this machine has, what will be used and what is missing.
 #include <fmt/format.h>
 #include <hwy/highway.h>
 #include <oneapi/tbb/version.h>
@@ -20,7 +20,7 @@ namespace run {
 namespace {
 
 #if defined(__clang__)
-constexpr const char* kCompiler = __VERSION__;  // names itself
+constexpr const char* kCompiler = __VERSION__;  // includes the compiler's name
 #else
 constexpr const char* kCompiler = "GCC " __VERSION__;
 #endif
@@ -31,7 +31,7 @@ class Report {
     void row(std::string_view key, std::string_view value) {
         text_ += fmt::format("  {:<12}{}\n", key, value.empty() ? "unknown" : value);
     }
-    /// Lines of text made elsewhere.
+    /// Appends lines of text made elsewhere.
     void lines(std::string_view text) {
         while (!text.empty()) {
             const std::size_t end = std::min(text.find('\n'), text.size());
@@ -83,7 +83,7 @@ void report_build(Report& report) {
                fmt::format("{}.{}.{}", XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE));
 }
 
-/// Which kernels attention uses where; attention/engine.cpp chooses.
+/// Which kernels attention uses on which device; attention/engine.cpp chooses.
 void report_engines(Report& report) {
     report.section("Attention");
     report.row("cpu", "tile programs");

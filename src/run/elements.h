@@ -1,4 +1,4 @@
-// Walking strided memory and converting single elements.
+// Walks strided memory and converts single elements.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace tilewright::run {
 
-/// Converts one element as the IR's cast does; between equal dtypes it moves the bits, NaN payloads
-/// included.
+/// Converts an element as the IR's cast does; equal dtypes copy the bits, including NaN payloads.
 inline void convert_element(DType from, const void* source, DType to, void* target) {
     if (from == to) {
         std::memcpy(target, source, static_cast<std::size_t>(size_of(from)));

@@ -1,4 +1,4 @@
-// A traced kernel made ready for a device.
+// Traced kernels prepared for a device.
 #include "run/executable.h"
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace tilewright::run {
 
 namespace {
 
-/// Runs a kernel whose scratch and tiles may need more memory than there is.
+/// Runs a kernel and reports it if there is not enough memory for its scratch and tiles.
 template <typename Run>
 void run_in_memory(const std::string& kernel, Run&& run) {
     try {
@@ -55,7 +55,7 @@ class Native : public Executable {
     const std::shared_ptr<const cpu::Program>& program() const { return program_; }
 
   private:
-    /// Of the first call: the kernel works on copies of what does not lie side by side.
+    /// Logs at the first call which arrays the kernel has to copy because they are strided.
     void log_strides(const ir::Arguments& arguments) const {
         if (!debug_log_on()) return;
         for (std::size_t i = 0; i < arguments.refs.size(); ++i) {
@@ -87,7 +87,7 @@ class Host : public Executable {
     std::shared_ptr<const cpu::Program> program_;
 };
 
-/// The tile machine, taking times.
+/// The tile machine with timings.
 class Profiled : public Native {
   public:
     explicit Profiled(ir::Function kernel)

@@ -47,7 +47,7 @@ std::vector<Finding> explain_on_gpu(const ir::Function& function, std::string_vi
         const bool known = std::any_of(findings.begin(), findings.end(), [&](const Finding& one) {
             return one.what == finding.what && one.source == finding.source;
         });
-        if (!known) findings.push_back(std::move(finding));  // loops may be peeled
+        if (!known) findings.push_back(std::move(finding));  // a peeled loop repeats findings
     }
     try {
         const cuda::Compiled compiled = cuda::compile(compile_request(generated, target.arch));

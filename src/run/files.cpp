@@ -1,4 +1,4 @@
-// The public functions of .npy and .safetensors files.
+// The public functions for .npy and .safetensors files.
 #include "tilewright/files.h"
 
 #include <filesystem>

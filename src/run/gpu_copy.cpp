@@ -1,4 +1,4 @@
-// Copies between strided arrays of one GPU, converting dtypes: a tile program like any other.
+// Copies between strided arrays of one GPU, with conversion of dtypes, as a tile program.
 #include <tuple>
 
 #include "run/call_cache.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 1024;
 
-/// A block of elements in row-major order; those past the end fall outside of the first dimension.
+/// Copies a block of elements in row-major order; those past the end exceed the first dimension.
 void copy_program(Ref source, Ref target) {
     const int rank = source.rank();
     Tile rest = program_id(0) * kBlock + iota(kBlock, i64);

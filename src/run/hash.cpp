@@ -1,4 +1,4 @@
-// Hashes of arrays: in parts, by the widest instructions.
+// Hashes of arrays: in parts, with the widest instructions.
 #include "run/hash.h"
 
 #include <xxhash.h>

@@ -1,4 +1,4 @@
-// Hashes of arrays, by which their changes are found.
+// Hashes of arrays, for detecting changes.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace tilewright::run {
 
-/// XXH3's 64 bits of `size` bytes, on every core; as fast as memory is read.
+/// The 64-bit XXH3 hash of `size` bytes, computed on all cores at the speed of memory.
 std::uint64_t hash_of(const std::byte* bytes, std::size_t size);
 
-/// The same of one part, by AVX2. Where a library's own XXH3 was compiled for SSE2 it reaches half
-/// the speed of a core's caches.
+/// The same for one part, with AVX2: a library's XXH3 compiled for SSE2 reaches only half the speed
+/// of a core's caches.
 std::uint64_t hash_by_avx2(const std::byte* bytes, std::size_t size);
 
 }  // namespace tilewright::run

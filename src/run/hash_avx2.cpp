@@ -1,4 +1,4 @@
-// XXH3 by AVX2; run only where cpuid shows it.
+// XXH3 with AVX2, used only if cpuid shows it.
 #define XXH_INLINE_ALL
 #define XXH_VECTOR XXH_AVX2
 #include <xxhash.h>

@@ -1,4 +1,4 @@
-// Memory of CPUs for tensors.
+// CPU memory for tensors.
 #include "run/host_memory.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace tilewright::run {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Smaller blocks come from memory that the C library keeps itself.
+// The C library itself keeps the memory of smaller blocks.
 constexpr std::size_t kLeastKept = std::size_t{1} << 20;
 constexpr std::size_t kMostBlocks = 64;
 #ifdef TW_ADDRESS_SANITIZER
@@ -39,8 +39,8 @@ std::align_val_t alignment(std::size_t bytes) {
     return std::align_val_t{has_huge_pages(bytes) ? kHugePage : 64};
 }
 
-/// Lets the system take the pages within a block, whose contents nobody wants, when memory runs
-/// short; else they stay as they are. Of small pages that costs as much as it saves.
+/// Lets the system take back the pages of an unused block when memory runs short. For small pages
+/// this costs as much as it saves.
 void offer_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
 #ifdef __linux__
     static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -74,7 +74,7 @@ HostMemory::Block HostMemory::take(std::size_t bytes) {
     for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
         const bool fits = block->size >= bytes && block->size - bytes <= bytes / 4 &&
                           alignment(block->size) >= alignment(bytes);
-        // Of blocks of one size the last: its pages are the likeliest to be there still.
+        // Of blocks of equal size the most recent one, whose pages most likely still exist.
         if (fits && (best == blocks_.end() || block->size <= best->size)) best = block;
     }
     if (best == blocks_.end()) return {};
@@ -112,8 +112,8 @@ std::size_t HostMemory::kept() const {
 HostMemory::Block HostMemory::from_system(std::size_t bytes) {
     void* const memory = ::operator new(bytes, alignment(bytes), std::nothrow);
 #ifdef __linux__
-    // The first touch of thousands of small pages takes longer than a memory-bound kernel. A system
-    // without huge pages ignores the advice.
+    // The first access to thousands of small pages takes longer than a memory-bound kernel. A
+    // system without huge pages ignores the advice.
     if (memory && has_huge_pages(bytes)) madvise(memory, bytes, MADV_HUGEPAGE);
 #endif
     return {memory, bytes};
@@ -124,7 +124,7 @@ void HostMemory::to_system(const Block& block) {
 }
 
 HostMemory& host_memory() {
-    // Never destroyed: tensors in static variables may end after it.
+    // Never destroyed: tensors in static variables may outlive it.
     static HostMemory& memory = *new HostMemory(kMostKept);
     return memory;
 }

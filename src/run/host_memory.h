@@ -1,4 +1,4 @@
-// Memory of CPUs for tensors: large blocks are kept for the tensors to come.
+// CPU memory for tensors: large blocks are kept for later tensors.
 #pragma once
 
 #include <cstddef>
@@ -8,26 +8,25 @@
 
 namespace tilewright::run {
 
-/// Blocks that no tensor uses, so that the next tensor of about their size takes one over. Memory
-/// new from the system would be cleared, page by page, at its first touch: longer than a kernel at
-/// the speed of memory runs. The system may take back the huge pages of kept blocks when memory
-/// runs short. Any thread may call.
+/// Keeps unused blocks for the next tensor of about their size. The system clears new memory page
+/// by page at its first access, which takes longer than a memory-bound kernel. The system may take
+/// back the huge pages of kept blocks when memory runs short. Thread-safe.
 class HostMemory {
   public:
-    /// Keeps at most `most_kept` bytes in 64 blocks; what was given back first goes first.
+    /// Keeps at most `most_kept` bytes in 64 blocks; drops those that were returned first.
     explicit HostMemory(std::size_t most_kept);
     ~HostMemory() { release(); }
     HostMemory(const HostMemory&) = delete;
     HostMemory& operator=(const HostMemory&) = delete;
 
-    /// At least `bytes` >= 1 with any contents, aligned to 64 bytes, those of 4 MiB and more to
-    /// huge pages; null when there is no memory. The owner must not outlive this object.
+    /// At least `bytes` >= 1 of uninitialised memory, aligned to 64 bytes, from 4 MiB on to huge
+    /// pages; null if there is no memory. The owner must not outlive this object.
     std::shared_ptr<void> allocate(std::size_t bytes);
 
     /// Returns all kept blocks to the system.
     void release();
 
-    /// The bytes kept, and the most.
+    /// Bytes kept at present, and at most.
     [[nodiscard]] std::size_t kept() const;
     [[nodiscard]] std::size_t most_kept() const { return most_kept_; }
 
@@ -44,12 +43,12 @@ class HostMemory {
 
     const std::size_t most_kept_;
     mutable std::mutex mutex_;
-    std::vector<Block> blocks_;  // the oldest first; never grows, which could fail
+    std::vector<Block> blocks_;  // oldest first; reserved, because growing could fail
     std::size_t kept_ = 0;
 };
 
-/// The memory of all CPU tensors; lives until the process ends. Keeps 1 GiB; with the
-/// address sanitizer nothing, so that it sees uses of freed memory.
+/// The memory of all CPU tensors; lives until the process ends. Keeps up to 1 GiB, but nothing
+/// under the address sanitizer, so that it detects uses of freed memory.
 HostMemory& host_memory();
 
 }  // namespace tilewright::run

@@ -1,4 +1,4 @@
-// What operations ask of a machine.
+// What operations ask about a machine.
 #include "run/machine.h"
 
 #include "cpu/machine.h"

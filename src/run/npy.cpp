@@ -45,7 +45,7 @@ struct Header {
     std::vector<std::int64_t> shape;
 };
 
-// Reads the dict literal that NumPy writes: string keys; string, bool and tuple values.
+// Reads the dict literal that NumPy writes: keys are strings; values are strings, bools and tuples.
 class HeaderParser {
   public:
     HeaderParser(std::string_view text, const std::string& file) : text_(text), file_(file) {}
@@ -79,7 +79,7 @@ class HeaderParser {
 
   private:
     [[noreturn]] void fail(std::string_view expected) const {
-        // Bytes that are no printable text would garble the message.
+        // Unprintable bytes would garble the message.
         std::string got(text_.substr(at_, 20));
         for (char& c : got) {
             if (!std::isprint(static_cast<unsigned char>(c))) c = '?';
@@ -134,7 +134,7 @@ class HeaderParser {
                 std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
             if (error != std::errc() || value < 0) fail("an extent from 0 to 2^63 - 1");
             at_ = static_cast<std::size_t>(end - text_.data());
-            accept('L');  // Python 2 wrote long integers so
+            accept('L');  // long integers of Python 2
             values.push_back(value);
             if (values.size() > kMaxRank) fail(fmt::format("at most {} dimensions", kMaxRank));
             if (!accept(',')) {
@@ -152,7 +152,7 @@ class HeaderParser {
 
 DType parse_descriptor(const std::string& file, const std::string& descriptor) {
     for (const auto& [text, dtype] : kDescriptors) {
-        // NumPy marks one-byte types with `|`, others accept any order there.
+        // NumPy marks one-byte types with `|`, but any byte order is accepted for them.
         if (descriptor == text) return dtype;
         if (size_of(dtype) == 1 && descriptor.size() == 3 &&
             descriptor.substr(1) == text.substr(1)) {
@@ -169,7 +169,7 @@ DType parse_descriptor(const std::string& file, const std::string& descriptor) {
                file, descriptor);
 }
 
-// The dimensions in reverse: row-major elements of the one are column-major elements of the other.
+// Reverses the dimensions: row-major elements become column-major ones.
 Tensor reverse_dims(const Tensor& tensor) {
     std::vector<int> order;
     for (int d = tensor.rank(); d-- > 0;) order.push_back(d);
@@ -225,7 +225,7 @@ void write_npy(std::ostream& stream, const std::string& file, const Tensor& tens
         fmt::format("{{'descr': '{}', 'fortran_order': {}, 'shape': ({}{}), }}",
                     *descriptor_of(tensor.dtype()), fortran_order ? "True" : "False",
                     fmt::join(tensor.shape(), ", "), tensor.rank() == 1 ? "," : "");
-    // Elements start at a multiple of 64 bytes; ten bytes stand before the header of version 1.
+    // Elements start at a multiple of 64 bytes; ten bytes precede the header in version 1.
     header.resize((10 + header.size() + 1 + 63) / 64 * 64 - 10 - 1, ' ');
     header += '\n';
     TW_ASSERT(header.size() < 1 << 16);

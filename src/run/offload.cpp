@@ -20,13 +20,13 @@ namespace {
 
 constexpr std::uintptr_t kAlignment = 256;
 
-/// Neighbouring bytes of the host that one or more arrays lie in.
+/// A range of host memory that contains one or more arrays.
 struct Range {
     std::uintptr_t low = 0, high = 0;
     bool written = false;
     cuda::Buffer copy = {};
 
-    /// Copies keep the alignment, which decides how a kernel may read.
+    /// Copies keep this offset from an aligned address, which decides how a kernel may read.
     std::size_t offset() const { return low % kAlignment; }
 };
 
@@ -79,7 +79,7 @@ class Offloaded : public Executable {
         bool written;
     };
 
-    /// What the arrays span; arrays that share bytes share a range.
+    /// The ranges of the arrays; arrays that share bytes share a range.
     std::vector<Range> ranges_of(const ir::Arguments& arguments) const {
         std::vector<Range> all;
         for (std::size_t i = 0; i < arrays_.size(); ++i) {

@@ -1,4 +1,4 @@
-// Whether tensors share elements, and what may be written.
+// Whether tensors share elements, and which may be written.
 #include "run/overlap.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace tilewright {
 
 namespace {
 
-/// First byte and one past the last byte of a tensor's elements.
+/// The first byte of a tensor's elements and the one after the last.
 std::pair<const std::byte*, const std::byte*> byte_range(const Tensor& tensor) {
     std::int64_t low = 0, high = 0;
     for (std::size_t d = 0; d < tensor.shape().size(); ++d) {
@@ -25,13 +25,13 @@ std::pair<const std::byte*, const std::byte*> byte_range(const Tensor& tensor) {
     return {base + low * width, base + (high + 1) * width};
 }
 
-/// Two views of equal positive strides, such as slices of one packed tensor: whether two indices,
-/// one of each, differ by `distance` elements. `order`: the dimensions that are left, widest stride
-/// first. Says true where strides interleave so much that there is too much to try.
+/// For two views with equal positive strides, such as slices of one packed tensor: whether an index
+/// of each can differ by `distance` elements. `order` lists the remaining dimensions, largest
+/// stride first. Returns true if strides interleave so much that there are too many cases to try.
 bool meet(const Tensor& a, const Tensor& b, std::span<const std::size_t> order,
           std::int64_t distance) {
     if (order.empty()) return distance == 0;
-    // What the further dimensions can add for a, and take away for b.
+    // The most that the remaining dimensions can add through a, and subtract through b.
     std::int64_t most = 0, least = 0;
     for (std::size_t d : order.subspan(1)) {
         most += (a.shape()[d] - 1) * a.strides()[d];
@@ -52,7 +52,7 @@ bool meet(const Tensor& a, const Tensor& b, std::span<const std::size_t> order,
     return false;
 }
 
-/// True when no element of one view is an element of the other; false where that is not plain.
+/// True if no element of one view is an element of the other; false also if that is hard to tell.
 bool apart(const Tensor& a, const Tensor& b) {
     if (a.dtype() != b.dtype() || a.strides() != b.strides()) return false;
     if (std::any_of(a.strides().begin(), a.strides().end(), [](auto s) { return s <= 0; }))
@@ -78,20 +78,20 @@ bool run::overlap(const Tensor& a, const Tensor& b) {
 
 bool run::overlaps_itself(const Tensor& tensor) {
     if (!tensor.defined() || tensor.size() <= 1 || tensor.is_contiguous()) return false;
-    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride without sign, extent
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // absolute stride, extent
     for (int d = 0; d < tensor.rank(); ++d) {
         const std::int64_t stride = tensor.strides()[d];
         if (tensor.dim(d) > 1) dims.emplace_back(stride < 0 ? -stride : stride, tensor.dim(d));
     }
     std::sort(dims.begin(), dims.end());
-    std::int64_t reach = 0;  // of the dimensions before
+    std::int64_t reach = 0;  // of the previous dimensions
     bool nested = true;
     for (const auto& [stride, extent] : dims) {
         nested = nested && stride > reach;
         reach += stride * (extent - 1);
     }
     if (nested) return false;
-    // Strides that interleave: every element is looked at, where there are not too many.
+    // If strides interleave, look at every element, unless there are too many.
     constexpr std::int64_t kMost = 1 << 24;
     if (dims.front().first == 0 || tensor.size() > reach + 1 || reach >= kMost) return true;
     std::vector<bool> seen(reach + 1);

@@ -1,4 +1,4 @@
-// What may be written: memory that is not lent for reading, apart from what is read.
+// What may be written: memory that is not read-only and does not overlap what is read.
 #pragma once
 
 #include <span>
@@ -8,26 +8,26 @@
 
 namespace tilewright::run {
 
-/// True when an element of one may be an element of the other; undefined tensors have none.
+/// True if an element of one may be an element of the other; undefined tensors have no elements.
 bool overlap(const Tensor& a, const Tensor& b);
 
-/// True when two indices of the tensor may be one element, as of a broadcast.
+/// True if two indices of the tensor may share an element, as after a broadcast.
 bool overlaps_itself(const Tensor& tensor);
 
-/// UserError of `op` where the tensor, which it calls `name`, is read-only.
+/// UserError of `op` if the tensor, which it calls `name`, is read-only.
 void check_not_read_only(std::string_view op, std::string_view name, const Tensor& tensor);
 
-/// UserError of `op` where the tensor is read-only or has one element for several indices.
+/// UserError of `op` if the tensor is read-only or several of its indices share an element.
 void check_writable(std::string_view op, std::string_view name, const Tensor& tensor);
 
-/// A tensor of the caller, as messages call it.
+/// A tensor of the caller, with its name in messages.
 struct Named {
     std::string_view name;
     Tensor tensor;
 };
 
-/// UserError of `op` unless each target can be written and shares no memory with another target or
-/// a source. Undefined tensors share none.
+/// UserError of `op` unless every target can be written and shares no memory with another target or
+/// a source. Undefined tensors share no memory.
 void check_targets(std::string_view op, std::span<const Named> targets,
                    std::span<const Named> sources);
 

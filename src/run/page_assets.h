@@ -1,4 +1,4 @@
-// The style and the script of program_page.cpp's pages.
+// The style sheet and script of the pages made by program_page.cpp.
 #pragma once
 
 namespace tilewright::run {

@@ -1,4 +1,4 @@
-// Tensors as short texts.
+// Prints tensors as short text.
 #include <ostream>
 
 #include "support/check.h"
@@ -8,9 +8,9 @@ namespace tilewright {
 
 namespace {
 
-constexpr std::int64_t kMostShown = 8;  ///< of a dimension; of longer ones kEnds at either end
+constexpr std::int64_t kMostShown = 8;  ///< elements of a dimension; longer ones show their ends
 constexpr std::int64_t kEnds = 3;
-constexpr std::int64_t kMostCopied = std::int64_t{1} << 20;  ///< bytes that are fetched from a GPU
+constexpr std::int64_t kMostCopied = std::int64_t{1} << 20;  ///< bytes copied from a GPU
 
 std::string elements(const Tensor& row) {
     if (row.dtype() == boolean) {

@@ -1,4 +1,4 @@
-// Profiles of programs: the table, the Chrome trace, and TILEWRIGHT_PROFILE.
+// Profiles of programs: the table, the Chrome trace and TILEWRIGHT_PROFILE.
 #include "run/profile.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 
 namespace tilewright {
 
-/// What a trace shows, with the names of the instructions.
+/// The events of a trace and the names of the instructions.
 struct Profile::Events {
     std::vector<cpu::ProfileEvent> events;
     std::vector<std::string> names;  ///< by instruction
@@ -35,7 +35,7 @@ double milliseconds(std::int64_t nanoseconds) {
     return static_cast<double>(nanoseconds) * 1e-6;
 }
 
-/// The least seconds that a program of the grid {16} takes on arrays of these sizes.
+/// The shortest time in seconds of a program with grid {16} on arrays of these sizes.
 double least_seconds(const std::string& text, const std::vector<std::vector<std::int64_t>>& arrays,
                      int element) {
     const auto program = cpu::compile(ir::parse(text));
@@ -57,7 +57,7 @@ double least_seconds(const std::string& text, const std::vector<std::vector<std:
         arguments.refs.push_back(ref);
     }
     double least = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < 8; ++i) {  // the first fetches pages, others may be disturbed
+    for (int i = 0; i < 8; ++i) {  // the first run touches new pages, others may be disturbed
         const auto start = std::chrono::steady_clock::now();
         cpu::run(*program, arguments);
         const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -66,7 +66,7 @@ double least_seconds(const std::string& text, const std::vector<std::vector<std:
     return least;
 }
 
-/// Operations per second of products of this dtype, on all threads; measured once.
+/// Operations per second of matrix products in this dtype, on all threads; measured once.
 double peak_flops(DType dtype) {
     static std::mutex mutex;
     static std::map<DType, double> known;
@@ -86,7 +86,7 @@ double peak_flops(DType dtype) {
     return known[dtype] = 2.0 * 512 * 512 * 512 / seconds;
 }
 
-/// Bytes per second of a copy past the caches, on all threads; measured once.
+/// Bytes per second of a copy larger than the caches, on all threads; measured once.
 double peak_bytes() {
     static const double peak = [] {
         const char* const text =
@@ -100,7 +100,7 @@ double peak_bytes() {
     return peak;
 }
 
-/// "file.py:12, 14" of the lines that an instruction stands for.
+/// "file.py:12, 14": the lines that an instruction comes from.
 std::string source_of(const cpu::Program& program, std::size_t instruction) {
     std::set<std::uint32_t> lines{program.lines[instruction]};
     if (const auto* chain = std::get_if<cpu::Chain>(&program.code[instruction])) {
@@ -109,7 +109,7 @@ std::string source_of(const cpu::Program& program, std::size_t instruction) {
     return cpu::source_text(program, lines);
 }
 
-/// The listing of an instruction on one line: a chain by its operations.
+/// The listing of an instruction on one line; for a chain, its operations.
 std::string text_of(const cpu::Program& program, std::size_t instruction) {
     const auto* chain = std::get_if<cpu::Chain>(&program.code[instruction]);
     if (chain == nullptr) return cpu::to_string(program, instruction);
@@ -122,7 +122,7 @@ std::string text_of(const cpu::Program& program, std::size_t instruction) {
     return fmt::format("strips {} x {}: {}", chain->rows, chain->lanes, fmt::join(names, " "));
 }
 
-/// TILEWRIGHT_PROFILE: nothing, "1", or the file of a trace.
+/// TILEWRIGHT_PROFILE: empty, "1", or the file for a trace.
 const std::string& wanted() {
     static const std::string text = [] {
         const char* const value = std::getenv("TILEWRIGHT_PROFILE");
@@ -132,12 +132,12 @@ const std::string& wanted() {
     return text;
 }
 
-/// Prints at the end of the process.
+/// Prints when the process ends.
 class AtExit {
   public:
     AtExit() {
         wanted();
-        peak_flops(DType::f32);  // no thread can be started later
+        peak_flops(DType::f32);  // measured now: no thread can start when the process ends
         peak_bytes();
     }
     AtExit(const AtExit&) = delete;
@@ -145,7 +145,7 @@ class AtExit {
     ~AtExit() {
         try {
             print();
-        } catch (...) {  // nobody is left to tell but the terminal
+        } catch (...) {  // errors can only be printed now
             std::fputs("[profile] expected to print profiles but failed\n", stderr);
         }
     }
@@ -225,7 +225,7 @@ Profile profile_of(const TakenProfile& taken) {
         double seconds = 0;
         if (line.flops > 0) seconds = line.flops / peak_flops(work[i].dot.value_or(DType::f32));
         if (line.bytes > 0) seconds = std::max(seconds, line.bytes / peak_bytes());
-        // The peaks are those of all threads, the time is summed over them.
+        // The peaks are for all threads, while the time is summed over threads.
         if (line.ms > 0) line.roof = seconds * result.threads / (line.ms * 1e-3);
         result.lines.push_back(std::move(line));
     }

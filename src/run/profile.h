@@ -1,4 +1,4 @@
-// Profiles of programs: what was taken, and what users see of it.
+// Profiles of programs: what was measured, and what users see of it.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace tilewright::run {
 
-/// What runs of one program took.
+/// Times of the runs of one program.
 struct TakenProfile {
     explicit TakenProfile(std::shared_ptr<const cpu::Program> compiled);
 
@@ -20,13 +20,13 @@ struct TakenProfile {
     std::atomic<std::int64_t> runs{0}, nanoseconds{0};
 };
 
-/// What users see of it.
+/// The public form of a profile.
 Profile profile_of(const TakenProfile& taken);
 
-/// Does TILEWRIGHT_PROFILE ask for the profile of every program?
+/// Whether TILEWRIGHT_PROFILE asks for a profile of every program.
 bool profiles_all();
 
-/// Lets the end of the process print the profile, as TILEWRIGHT_PROFILE asks.
+/// Prints the profile when the process ends, as TILEWRIGHT_PROFILE asks.
 void print_at_exit(std::shared_ptr<const TakenProfile> taken);
 
 }  // namespace tilewright::run

@@ -1,4 +1,4 @@
-// What a run of a program costs: operations and bytes, counted over its grid.
+// What a run of a program costs: operations and bytes over its grid.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 using ir::Op;
 
-/// Counts of one part of a program; `exact` is false where a decision depends on data.
+/// Counts for a part of a program; `exact` is false if a branch or loop depends on data.
 struct Count {
     double flops = 0, transcendentals = 0, read = 0, written = 0;
     bool exact = true;
@@ -52,7 +52,7 @@ bool is_arithmetic(Op op) {
     }
 }
 
-/// Counts one program of the grid, following its scalar integers where they do not depend on data.
+/// Counts one program of the grid, evaluating scalar integers that do not depend on data.
 class Counter {
   public:
     Counter(const ir::Function& function, const std::vector<std::int64_t>& program)
@@ -100,7 +100,7 @@ class Counter {
         return arithmetic(instruction);
     }
 
-    /// Values of scalars that depend on no data.
+    /// Evaluates an instruction on scalars, unless it depends on data.
     void follow(const ir::Instruction& instruction) {
         const ir::Value result = instruction.result();
         if (function_.is_ref(result)) return;
@@ -158,7 +158,7 @@ class Counter {
         return result;
     }
 
-    /// Bytes of the lanes that lie inside of the array, masked or not.
+    /// Bytes of the lanes inside the array, masked or not.
     Count access(const ir::Instruction& instruction) const {
         const ir::RefType& ref = function_.ref_type(instruction.operands[0]);
         Count result;
@@ -169,7 +169,7 @@ class Counter {
         for (std::size_t d = 0; d < indices.size(); ++d) {
             const ir::Value operand = instruction.operands[d + 1];
             if (indices[d].kind == ir::Index::Kind::tile) {
-                // Index tiles stand together: the largest is the shape that they broadcast to.
+                // Index tiles count once, together: the largest has their broadcast shape.
                 if (!counted_tiles) {
                     double most = 1;
                     for (std::size_t e = d; e < indices.size(); ++e) {
@@ -190,7 +190,7 @@ class Counter {
             const std::int64_t extent = ref.extents[d];
             double inside = static_cast<double>(size);
             if (start && extent != ir::kDynamic) {
-                const auto before = [&](std::int64_t end) {  // elements below `end`
+                const auto before = [&](std::int64_t end) {  // number of elements below `end`
                     const double n =
                         std::ceil(static_cast<double>(end - *start) / static_cast<double>(stride));
                     return std::clamp(n, 0.0, static_cast<double>(size));
@@ -220,8 +220,8 @@ class Counter {
             *high > *low ? (*high - *low + *step - 1) / *step : std::int64_t{0};
         Count total;
         if (trips == 0) return total;
-        // Without branches, what is the same for the first, the middle and the last iteration is so
-        // for all: starts of slices and bounds of inner loops move one way.
+        // Without branches, counts that are equal in the first, middle and last iteration are equal
+        // in all, because starts of slices and bounds of inner loops change in one direction.
         bool branches = false;
         ir::walk(body, [&](const ir::Instruction& inner) { branches |= inner.op == Op::if_else; });
         const auto at = [&](std::int64_t i) {
@@ -290,7 +290,7 @@ ProgramCost program_cost(std::string_view text) {
                        function.name);
         programs *= static_cast<double>(extent);
     }
-    // A large grid is sampled: every k-th program.
+    // Of a large grid, only every k-th program is counted.
     constexpr double kMost = 4096;
     const double counted = std::min(programs, kMost);
     Count total;

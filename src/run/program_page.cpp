@@ -1,4 +1,4 @@
-// A program in all of its forms on one page of HTML, linked line by line.
+// A program in all its forms on one HTML page, linked line by line.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,20 +24,20 @@
 namespace tilewright {
 namespace {
 
-using Keys = std::set<int>;  // lines of the IR's text
+using Keys = std::set<int>;  // lines of the IR text
 
 struct PageLine {
     std::string text;
     Keys keys = {};
-    int number = 0;  ///< shown beside it; 0: none
+    int number = 0;  ///< line number shown beside it; 0: none
     std::string heading = {};
 };
 
 struct Pane {
     std::string title;
     std::vector<PageLine> lines = {};
-    std::string missing = {};        ///< why there is nothing
-    std::vector<Keys> by_line = {};  ///< of a text that others refer to by lines
+    std::string missing = {};        ///< why the pane is empty
+    std::vector<Keys> by_line = {};  ///< keys by line number, if other panes refer to them
 };
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -70,12 +70,12 @@ std::string escaped(std::string_view text) {
     return result;
 }
 
-/// A program whose instructions have their lines of the IR's text as locations, and where the user
-/// wrote each of them.
+/// A program whose instructions have their lines in the IR text as locations, and the user's source
+/// location for each of those lines.
 struct Linked {
     std::string text;
     ir::Function function;
-    std::map<int, ir::Location> sources;  ///< by line of the text
+    std::map<int, ir::Location> sources;  ///< by line of the IR text
 };
 
 Linked linked(std::string_view given) {
@@ -93,7 +93,7 @@ Linked linked(std::string_view given) {
     return result;
 }
 
-/// The lines of the user's files around those that the program comes from.
+/// The lines that the program comes from, with their surroundings in the user's files.
 Pane source_pane(const Linked& program) {
     constexpr int kAround = 3;
     Pane pane{"Source"};
@@ -174,7 +174,7 @@ Pane bytecode_pane(const Linked& linked) {
     return pane;
 }
 
-/// CUDA C++ without the marks "@N", which say what follows.
+/// CUDA C++ without its "@N" comments, which give the IR line of what follows.
 Pane cuda_pane(const cuda::Generated& generated) {
     Pane pane{"CUDA"};
     Keys now;
@@ -194,7 +194,7 @@ Pane cuda_pane(const cuda::Generated& generated) {
             line.replace(mark + 3, std::min(line.size(), end + 1) - mark - 3, "");
             only_mark = line.find_last_not_of(" /") == std::string::npos;
         } else if (text != std::string::npos && text < margin) {
-            now.clear();  // the block around ends
+            now.clear();  // the enclosing block ends
         }
         pane.by_line.push_back(text == std::string::npos ? Keys{} : now);
         ++number;
@@ -203,7 +203,7 @@ Pane cuda_pane(const cuda::Generated& generated) {
     return pane;
 }
 
-/// The last line of `file` that a comment or directive names, as in `"file", line 12`.
+/// The last line number in `text` that follows `before`, as in `"file", line 12`.
 int last_line_in(const std::string& text, const std::string& before) {
     const std::size_t at = text.rfind(before);
     return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + before.size());
@@ -217,7 +217,7 @@ const Keys& keys_at(const Pane& cuda, int line) {
 
 Pane ptx_pane(const std::string& ptx, const std::string& source, const Pane& cuda) {
     Pane pane{"PTX"};
-    std::string file = "1";  // what .file calls the source
+    std::string file = "1";  // number that .file gives the source
     for (const std::string& line : lines_of(ptx)) {
         const std::size_t at = line.find(".file");
         if (at != std::string::npos && line.find(source) != std::string::npos)
@@ -234,8 +234,8 @@ Pane ptx_pane(const std::string& ptx, const std::string& source, const Pane& cud
             if (inlined != 0 || direct != 0) now = keys_at(cuda, inlined != 0 ? inlined : direct);
             continue;
         }
-        if (line.compare(text, 8, ".section") == 0) break;  // of debuggers
-        // Constants of the device headers are of no interest here.
+        if (line.compare(text, 8, ".section") == 0) break;  // debug information
+        // Constants of the device headers are not shown.
         if (line.compare(text, 5, ".file") == 0 || line.compare(text, 7, ".global") == 0) continue;
         const bool code = line[text] != '.' || line.find(".pragma") != std::string::npos;
         pane.lines.push_back({line, code ? now : Keys{}});
@@ -256,7 +256,7 @@ Pane sass_pane(const std::string& sass, const std::string& source, const Pane& c
         const std::size_t text = line.find_first_not_of(" \t");
         if (text == std::string::npos) continue;
         if (line.compare(text, 2, "/*") == 0) {
-            // "/*0000*/", then a column for predicates.
+            // "/*0000*/", followed by a column for predicates.
             constexpr std::size_t kAddress = 8, kGap = 12;
             std::string shown = line.substr(text);
             if (shown.compare(kAddress, kGap, std::string(kGap, ' ')) == 0)
@@ -269,7 +269,7 @@ Pane sass_pane(const std::string& sass, const std::string& source, const Pane& c
     return pane;
 }
 
-/// CUDA C++, PTX and machine code, or why there is none.
+/// CUDA C++, PTX and machine code, or the reason why one is missing.
 std::vector<Pane> gpu_panes(const Linked& program, const std::string& arch, std::string& head) {
     std::vector<Pane> panes{{"CUDA"}, {"PTX"}, {"SASS"}};
     const auto missing = [&](std::size_t from, const std::string& why) {
@@ -302,7 +302,7 @@ std::vector<Pane> gpu_panes(const Linked& program, const std::string& arch, std:
     return panes;
 }
 
-/// A colour for each line of the source; where there is none, of the IR.
+/// A colour for each source line, or for each IR line if there is no source.
 std::map<int, int> hues(const Linked& program) {
     std::map<int, int> result;
     std::map<std::pair<std::string_view, int>, int> known;
@@ -314,7 +314,7 @@ std::map<int, int> hues(const Linked& program) {
             source == program.sources.end() ? std::pair<std::string_view, int>{"", line}
                                             : std::pair{source->second.file, source->second.line};
         const auto [found, fresh] = known.try_emplace(place, next);
-        if (fresh) next = (next + 137) % 360;  // far from its neighbours
+        if (fresh) next = (next + 137) % 360;  // far from neighbouring colours
         result.try_emplace(line, found->second);
     });
     return result;

@@ -1,4 +1,4 @@
-// What a program becomes, as text: bytecode, CUDA C++, PTX, machine code.
+// The forms of a program as text: bytecode, CUDA C++, PTX, machine code.
 #include <string>
 
 #include "cpu/machine.h"
@@ -13,8 +13,8 @@
 namespace tilewright {
 namespace {
 
-/// The source with the headers that were generated for it in their places: whole by itself, but for
-/// the device headers of the library.
+/// The source with its generated headers in place of their #includes; it then needs only the
+/// library's device headers.
 std::string with_headers(const cuda::Generated& generated) {
     std::string text = generated.source;
     for (const cuda::Header& header : generated.headers) {

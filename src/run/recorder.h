@@ -1,4 +1,4 @@
-// What a Recording takes down while an operation runs.
+// Records what an operation launches, for Recording and artifacts.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace tilewright::run {
 /// Where a Ref of a recorded launch starts.
 struct RecordedPlace {
     enum class In : std::uint8_t {
-        array,     ///< one of the caller's
-        memory,    ///< of a run, new each time
-        constant,  ///< was there before: at the same address again
+        array,     ///< an array of the caller
+        memory,    ///< memory of a run, new each time
+        constant,  ///< existed before, at the same address in every run
     };
     In in = In::array;
     std::size_t array = 0;
@@ -29,30 +29,30 @@ struct RecordedLaunch {
     std::shared_ptr<const Executable> executable;
     ir::Arguments arguments;
     std::vector<RecordedPlace> places;
-    std::vector<Tensor> constants;  ///< held, so that they stay
+    std::vector<Tensor> constants;  ///< keeps their memory alive
 };
 
-/// Takes down the launches of one thread.
+/// Records the launches of one thread.
 class Recorder {
   public:
-    /// How tensors are known: views of other front ends have owners of their own.
+    /// How tensors are identified: each view by another front end has a different owner.
     enum class By : std::uint8_t { owner, address };
 
     explicit Recorder(std::span<const Tensor> arrays, By by = By::owner)
         : arrays_(arrays), by_(by) {}
 
-    /// The one that takes down this thread's launches; null where none does.
+    /// The recorder of this thread's launches; null if there is none.
     static Recorder*& current();
 
-    /// New memory, before anything is written to it.
+    /// Reports new memory, before anything is written to it.
     void allocated(const Tensor& memory);
-    /// See launch.
+    /// Reports a launch; see `launch`.
     void launched(const std::shared_ptr<const Executable>& executable,
                   const ir::Arguments& arguments, std::span<const Tensor> inputs,
                   std::span<const Tensor> outputs);
     void interrupt() { complete_ = false; }
-    /// Makes new memory that launches wrote an array after the others: its tensor. UserError of
-    /// `op`, which calls it `name`, for any other one.
+    /// Appends a tensor of new memory, which launches wrote, to the arrays. UserError of `op`,
+    /// which calls it `name`, for any other tensor.
     void adopt(const char* op, const std::string& name, const Tensor& result);
 
     bool complete() const { return complete_ && !launches_.empty(); }
@@ -61,11 +61,11 @@ class Recorder {
 
   private:
     struct Memory {
-        Tensor tensor;             ///< held, so that no other gets its address meanwhile
-        std::int64_t offset = -1;  ///< in the memory of a run, once a launch has written to it
+        Tensor tensor;             ///< kept alive, so that no other tensor gets its address
+        std::int64_t offset = -1;  ///< in the memory of a run; -1 until a launch writes to it
     };
     void add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_output);
-    /// The new memory that a tensor lies in, or null.
+    /// The new memory that a tensor is in, or null.
     Memory* memory_of(const Tensor& tensor);
     bool is_of(const Tensor& tensor, const Tensor& whole) const;
 
@@ -78,7 +78,7 @@ class Recorder {
     bool complete_ = true;
 };
 
-/// Makes a recorder, or none, this thread's while it lives.
+/// Sets this thread's recorder, which may be null, while it lives.
 class RecorderScope {
   public:
     explicit RecorderScope(Recorder* recorder);
@@ -90,19 +90,19 @@ class RecorderScope {
     Recorder* outer_;
 };
 
-/// Runs a kernel, and takes that down where this thread records: the tensors are those of its Refs,
+/// Runs a kernel and, if this thread records, records the launch. The tensors are those of its Refs
 /// in order, outputs last.
 void launch(const std::shared_ptr<const Executable>& executable, const ir::Arguments& arguments,
             std::span<const Tensor> inputs, std::span<const Tensor> outputs);
 
-/// Zeros in new memory. Unlike Tensor::zeros they can be recorded on a CPU: then a kernel writes
-/// them, which a run of the recording launches again.
+/// Zeros in new memory. Unlike Tensor::zeros, this can be recorded on a CPU: then a kernel writes
+/// them, which repeats of the recording launch again.
 Tensor cleared(DType dtype, const Tensor::Dims& shape, Device device);
 
-/// The tensor in another dtype, row-major; on a CPU that records, by a kernel too.
+/// The tensor in another dtype, row-major; while recording on a CPU, converted by a kernel too.
 Tensor converted(const Tensor& tensor, DType dtype);
 
-/// For what a recording cannot hold: the host reads or writes elements, or decides by them.
+/// Called where a recording cannot be complete: the host reads, writes or depends on elements.
 inline void interrupt_recording() {
     if (Recorder* const recorder = Recorder::current()) recorder->interrupt();
 }

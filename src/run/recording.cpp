@@ -1,4 +1,4 @@
-// Recordings of launches.
+// Records launches and repeats them.
 #include "tilewright/recording.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_o
         launch.constants.push_back(tensor);
         return;
     }
-    // Memory that no launch wrote holds what the host put there.
+    // Memory that no launch has written holds what the host wrote.
     if (memory == nullptr || (memory->offset < 0 && !is_output)) {
         complete_ = false;
         return;
@@ -115,16 +115,16 @@ void launch(const std::shared_ptr<const Executable>& executable, const ir::Argum
     Recorder* const recorder = Recorder::current();
     if (!recorder) return executable->run(arguments);
     recorder->launched(executable, arguments, inputs, outputs);
-    // While it waits, a thread may pick up work of another call.
+    // While it waits, a thread may work on another call.
     const RecorderScope paused(nullptr);
     executable->run(arguments);
 }
 
 namespace {
 
-constexpr std::int64_t kBlock = 4096;  // elements for a program
+constexpr std::int64_t kBlock = 4096;  // elements per program
 
-/// A kernel on blocks of flat arrays, the last of which it writes.
+/// Launches a kernel on blocks of flat arrays, of which it writes the last.
 void launch_flat(const std::string& ir, const std::vector<Tensor>& arrays) {
     const std::int64_t size = arrays.back().size();
     if (size == 0) return;
@@ -200,8 +200,8 @@ Recording Recording::of(const std::vector<Tensor>& arrays, const Operation& oper
     owned.reserve(arrays.size());
     bool on_cpu = true;
     for (const Tensor& array : arrays) {
-        // Arrays may share memory here and not in another run: an owner of its own tells which
-        // of them a view is of.
+        // Arrays that share memory here may not do so in another run: separate owners tell which of
+        // them a view belongs to.
         owned.push_back(Tensor::from_data(array.raw(), array.dtype(), array.shape(),
                                           array.strides(), std::make_shared<char>(),
                                           array.device()));
@@ -209,7 +209,7 @@ Recording Recording::of(const std::vector<Tensor>& arrays, const Operation& oper
     }
     run::Recorder recorder(owned);
     {
-        run::interrupt_recording();  // of an operation around this one
+        run::interrupt_recording();  // of an enclosing operation
         const run::RecorderScope scope(&recorder);
         operation(owned);
     }

@@ -1,4 +1,4 @@
-// The .safetensors format: everything in the header is checked before a byte of data is read.
+// The .safetensors format: all of the header is checked before any data is read.
 #include "run/safetensors.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ std::string_view file_dtype(DType dtype) {
     return row->first;
 }
 
-// Parses the header, refusing deep nesting and repeated keys, which the DOM would hide.
+// Parses the header and refuses deep nesting and repeated keys, which the parsed JSON would hide.
 Json parse_header(const std::string& text, const std::string& file) {
     std::vector<std::set<std::string>> keys;
     const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& value) {
@@ -78,7 +78,7 @@ Json parse_header(const std::string& text, const std::string& file) {
 }
 
 std::int64_t parse_count(const Json& value, const std::string& where) {
-    // Offsets and extents above 2^63 - 1 cannot be true of any file.
+    // No file has offsets or extents above 2^63 - 1.
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > INT64_MAX) {
         user_error("safetensors", "{}: expected an integer from 0 to 2^63 - 1 but got {}", where,
                    value.dump());
@@ -149,7 +149,7 @@ void check_coverage(const std::map<std::string, SafetensorsEntry>& entries, cons
     }
 }
 
-/// Bytes [begin, end) of the file, a piece at a time.
+/// Copies bytes [begin, end) of the file piece by piece.
 void copy_bytes(ByteReader& file, std::uint64_t begin, std::uint64_t end, std::ostream& stream) {
     constexpr std::uint64_t kPiece = 1 << 20;
     for (; begin < end; begin += std::min(kPiece, end - begin)) {
@@ -176,7 +176,7 @@ SafetensorsIndex read_safetensors_index(ByteReader& file) {
     const std::uint64_t data_at = kLengthBytes + header_size;
     SafetensorsIndex index;
     for (const auto& [name, value] : header.items()) {
-        if (name == kMetadata) {  // free text of the writer
+        if (name == kMetadata) {  // free text from the writer
             index.metadata = value.dump();
             continue;
         }
@@ -236,7 +236,7 @@ void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& ten
         }
         add(name, file_dtype(tensor.dtype()), tensor.shape(), bytes_of(tensor).size());
     }
-    // A name that is no UTF-8 cannot be written as it is; its bad bytes become U+FFFD.
+    // A name that is not UTF-8 cannot be written as it is; its bad bytes become U+FFFD.
     std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
     text.resize((text.size() + 7) / 8 * 8, ' ');  // elements start at a multiple of 8 bytes
     for (int i = 0; i < 8; ++i) stream.put(static_cast<char>(text.size() >> (8 * i) & 0xff));

@@ -13,7 +13,7 @@ namespace tilewright::run {
 
 /// One row of the table of contents.
 struct SafetensorsEntry {
-    std::string dtype;  ///< as the file spells it; formats newer than this reader pass until read
+    std::string dtype;  ///< as in the file; unknown dtypes are an error only when they are read
     std::vector<std::int64_t> shape;
     std::uint64_t begin = 0;  ///< offsets from the start of the file
     std::uint64_t end = 0;
@@ -22,24 +22,24 @@ struct SafetensorsEntry {
 /// The table of contents.
 struct SafetensorsIndex {
     std::map<std::string, SafetensorsEntry> tensors;  ///< by name
-    std::string metadata;                             ///< JSON of the writer's; empty without any
+    std::string metadata;                             ///< the writer's JSON; empty if there is none
 };
 
-/// Reads the table of contents and checks all of it: JSON, nesting, keys, extents; offsets in the
-/// file, of the length that dtype and shape ask for, without overlaps or holes. UserError else.
+/// Reads the table of contents and checks it: JSON, nesting, keys and extents; offsets within the
+/// file, as long as dtype and shape require, without overlaps or holes. UserError otherwise.
 SafetensorsIndex read_safetensors_index(ByteReader& file);
 
-/// Reads one tensor. UserError as above, or naming the file's tensors when `name` is not there.
+/// Reads one tensor. UserError as above; for an unknown `name` it lists the file's tensors.
 Tensor read_safetensors(ByteReader& file, const std::string& name);
 
-/// A tensor under the name that it has in its file.
+/// A tensor with its name in the file.
 struct NamedTensor {
     std::string name;
     Tensor tensor;  ///< row-major
 };
 
-/// Writes the tensors in the given order. With `old`, its metadata and its tensors of other names
-/// stay, byte for byte. UserError when a name repeats or is `__metadata__`, or `old` is unsound.
+/// Writes the tensors in the given order. With `old`, its metadata and its tensors with other names
+/// are kept, byte for byte. UserError if a name repeats or is `__metadata__`, or `old` is bad.
 void write_safetensors(std::ostream& stream, const std::vector<NamedTensor>& tensors,
                        ByteReader* old = nullptr);
 

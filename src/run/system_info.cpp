@@ -17,13 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Features that a kernel of ours has, or may get, a variant for; /proc/cpuinfo's spelling.
+// Features for which kernels have, or may get, a variant; spelled as in /proc/cpuinfo.
 constexpr std::array<std::string_view, 15> kFeatures = {
     "avx2",     "fma",      "f16c",     "avx512f",     "avx512bw",
     "avx512vl", "avx512dq", "avx_vnni", "avx512_bf16", "avx512_fp16",
     "amx_tile", "amx_bf16", "asimd",    "bf16",        "sve"};
 
-// "key : value" of a line; the key is empty when there is no colon.
+// Key and value of a line "key : value"; the key is empty if there is no colon.
 std::pair<std::string, std::string> split(const std::string& line) {
     const std::size_t colon = line.find(':');
     if (colon == std::string::npos) return {};

@@ -34,7 +34,7 @@ std::string text(std::span<const std::int64_t> dims) {
 }
 
 std::int64_t checked_size(const Tensor::Dims& shape, DType dtype, const char* op) {
-    // Dimensions after a zero count too: they take part in strides.
+    // Dimensions after one of extent 0 count too, because strides depend on them.
     std::int64_t size = 1;
     bool empty = false;
     for (std::int64_t dim : shape) {
@@ -48,7 +48,7 @@ std::int64_t checked_size(const Tensor::Dims& shape, DType dtype, const char* op
     return empty ? 0 : size;
 }
 
-/// Every element of a view that is not empty has an address, aligned to its size.
+/// Every element of a non-empty view must have a valid address, aligned to its size.
 void check_addresses(const void* data, DType dtype, const Tensor::Dims& shape,
                      const Tensor::Dims& strides) {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
@@ -66,8 +66,8 @@ void check_addresses(const void* data, DType dtype, const Tensor::Dims& shape,
         std::int64_t& end = reach < 0 ? low : high;
         fits = fits && !__builtin_add_overflow(end, reach, &end);
     }
-    // Programs have the lower half of the address space. -low and high are below 2^63, so that
-    // neither sum wraps unseen.
+    // Programs have the lower half of the address space. -low and high are below 2^63, so neither
+    // sum wraps unnoticed.
     const std::uintptr_t below = 0 - static_cast<std::uintptr_t>(low);
     const std::uintptr_t above = static_cast<std::uintptr_t>(high) + width;
     if (!fits || below >= address || above > INTPTR_MAX || address > INTPTR_MAX - above) {
@@ -88,7 +88,7 @@ Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
         void* const memory = owner.get();
         return from_data(memory, dtype, std::move(shape), {}, std::move(owner), device);
     }
-    // At least one byte, so that zero-size tensors have a pointer too.
+    // At least one byte, so that empty tensors have a pointer too.
     const std::size_t size = std::max<std::int64_t>(bytes, 1);
     std::shared_ptr<void> owner = run::host_memory().allocate(size);
     if (!owner) {
@@ -347,7 +347,7 @@ void Tensor::copy_from(const Tensor& source) const {
         std::memmove(data_, source.data_, static_cast<std::size_t>(nbytes()));
         return;
     }
-    // Element by element an overlapping source would change while it is read.
+    // An overlapping source would change while its elements are read.
     if (run::overlap(*this, source)) return copy_from(source.clone());
     const int width = size_of(dtype_);
     run::for_each_offset(
@@ -383,7 +383,7 @@ void Tensor::fill_on_gpu(double value) const {
         run::fill_words(data_, pattern, nbytes() / 4, device_.index);
         return;
     }
-    const Tensor one = empty(i64, {1}, device_);  // the value's bytes come first
+    const Tensor one = empty(i64, {1}, device_);  // starts with the bytes of the value
     run::write_words(one.data_, words, device_.index);
     const Tensor element =
         from_data(one.data_, dtype_, Dims(shape().size(), 1), {}, one.owner_, device_);

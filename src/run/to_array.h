@@ -1,4 +1,4 @@
-// Tensors as the references see them.
+// Tensors in the form that the references take.
 #pragma once
 
 #include "support/array.h"
@@ -6,7 +6,7 @@
 
 namespace tilewright {
 
-/// The values of a tensor as a dense f64 array; not given for an undefined tensor.
+/// The values of a tensor as a dense f64 array; an undefined one gives a default Array.
 inline Array to_array(const Tensor& tensor) {
     Array result;
     if (!tensor.defined()) return result;

@@ -1,4 +1,4 @@
-// The autotuner's bar, table and listener.
+// The autotuner's progress bar, table and listener.
 #include "run/tuning.h"
 
 #include <fmt/format.h>

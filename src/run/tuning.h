@@ -1,4 +1,4 @@
-// What the autotuner tried, for people: a bar while it measures, and a table.
+// Reports on the autotuner: a progress bar while it measures, and a table of what it tried.
 #pragma once
 
 #include <chrono>
@@ -12,33 +12,33 @@
 
 namespace tilewright::run {
 
-/// One configuration that was tried.
+/// A configuration that was tried.
 struct Trial {
     Config config;
     double seconds = 0;
-    std::string error = {};  ///< why it does not run; empty: it does
+    std::string error = {};  ///< why it does not run; empty if it does
 };
 
-/// What one choice went by.
+/// A choice and what it is based on.
 struct Tuning {
     std::string what;    ///< the first line of the key
     std::string chosen;  ///< the configuration
     std::string table;   ///< a line for each trial: "q=64, kv=128: 0.211 ms, 1.00 of the fastest"
-    bool remembered = false;  ///< the disk cache knew it, and nothing was measured
+    bool remembered = false;  ///< it came from the disk cache and nothing was measured
 };
 
-/// Slowest first would hide the winner: the fastest first, then what does not run.
+/// A line for each trial: fastest first, those that do not run last.
 std::string table_of(std::vector<Trial> trials);
 
-/// `listener` hears of every choice of this process from now on; null: nobody does.
+/// Calls `listener` for every choice in this process from now on; null stops that.
 void listen_to_tuning(std::function<void(const Tuning&)> listener);
 void tell_of_tuning(const Tuning& tuning);
 
-/// Draws "tuning attention [####....] 3 of 8" on one line, and wipes it at the end. Nothing is
-/// drawn before `delay` seconds have passed.
+/// Draws "tuning attention [####....] 3 of 8" on one line and erases it at the end. Draws nothing
+/// before `delay` seconds have passed.
 class TuningBar {
   public:
-    /// On standard error where that is a terminal and TILEWRIGHT_WAIT_NOTICE is not 0.
+    /// Draws on standard error if that is a terminal and TILEWRIGHT_WAIT_NOTICE is not 0.
     TuningBar(std::string what, std::size_t total);
     TuningBar(std::string what, std::size_t total, std::ostream* out, double delay);
     ~TuningBar();

@@ -1,4 +1,4 @@
-// vmap: a batch axis in front of the grid, a squeezed dimension in every mapped spec.
+// vmap: a leading batch axis in the grid and a squeezed dimension in every mapped spec.
 #include "run/call_state.h"
 #include "support/check.h"
 

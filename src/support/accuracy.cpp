@@ -1,4 +1,4 @@
-// Errors against a reference.
+// Errors relative to a reference.
 #include "support/accuracy.h"
 
 #include <algorithm>

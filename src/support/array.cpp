@@ -1,4 +1,4 @@
-// Rounding of f64 values to the float element types.
+// Rounds f64 values to the float element types.
 #include "support/array.h"
 
 #include "support/small_float.h"

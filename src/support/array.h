@@ -1,4 +1,4 @@
-// Dense f64 arrays and element rounding: what the slow, obvious references compute with.
+// Dense f64 arrays and rounding of elements, for the slow and simple references.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace tilewright {
 
-/// A dense row-major array of f64. An empty shape is a scalar; a default Array means "not given".
+/// A dense row-major array of f64, of rank 1 at least. A default Array, with an empty shape, means
+/// "not given".
 struct Array {
     std::vector<std::int64_t> shape;
     std::vector<double> data;
@@ -28,7 +29,7 @@ struct Array {
     std::int64_t dim(int axis) const { return shape.at(static_cast<std::size_t>(axis)); }
     std::int64_t size() const { return static_cast<std::int64_t>(data.size()); }
 
-    /// Element at one index per dimension.
+    /// The element at one index per dimension.
     template <typename... Indices>
     double& operator()(Indices... indices) {
         return data[offset({static_cast<std::int64_t>(indices)...})];
@@ -38,7 +39,7 @@ struct Array {
         return data[offset({static_cast<std::int64_t>(indices)...})];
     }
 
-    /// First element of the row at one index per dimension but the last.
+    /// The first element of a row, given one index for each dimension but the last.
     template <typename... Indices>
     double* row(Indices... indices) {
         return data.data() + offset({static_cast<std::int64_t>(indices)..., 0});
@@ -58,7 +59,7 @@ struct Array {
     }
 };
 
-/// `value` rounded to the nearest value of a float dtype (ties to even); other dtypes return it.
+/// `value` rounded to the nearest value of a float dtype (ties to even); unchanged for others.
 double round_to(double value, DType dtype);
 
 }  // namespace tilewright

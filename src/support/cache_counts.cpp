@@ -1,4 +1,4 @@
-// The list of the caches of this process.
+// The list of this process's caches.
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -16,7 +16,7 @@ struct Listed {
     std::vector<const detail::ListedCache*> all;
 };
 
-/// Never destroyed: caches of other libraries may outlive this one's objects.
+/// Never destroyed: caches in other libraries may outlive this library's objects.
 Listed& listed() {
     static auto* const kListed = new Listed;
     return *kListed;

@@ -1,4 +1,4 @@
-// Raising errors: user_error for bad input, TW_ASSERT for our own invariants.
+// Throws errors: user_error for bad input, TW_ASSERT for internal invariants.
 #pragma once
 
 #include <fmt/format.h>

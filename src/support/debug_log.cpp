@@ -1,4 +1,4 @@
-// The lines of TILEWRIGHT_DEBUG.
+// Writes the lines of TILEWRIGHT_DEBUG.
 #include "support/debug_log.h"
 
 #include <cstdio>
@@ -12,7 +12,7 @@ bool debug_log_on() {
 }
 
 void write_debug_line(std::string_view operation, std::string_view text) {
-    // One write, so that lines of threads do not mix.
+    // A single write, so that lines of different threads do not mix.
     const std::string line = fmt::format("[tilewright] {}: {}\n", operation, text);
     std::fwrite(line.data(), 1, line.size(), stderr);
 }

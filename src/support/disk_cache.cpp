@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kExtension = ".entry", kTemporary = ".tmp";
 
-/// An entry file is this header, the key, the value.
+/// An entry file consists of this header, the key and the value.
 struct Header {
     char magic[8] = {'T', 'W', 'C', 'A', 'C', 'H', 'E', '1'};
     std::uint64_t key_bytes = 0;
@@ -41,12 +41,12 @@ std::optional<std::string> read_file(const fs::path& path) {
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     if (!fs::exists(status)) return std::nullopt;
-    // A pipe would block the reader, a folder make it throw.
+    // Reading a pipe would block, and reading a folder would throw.
     if (!fs::is_regular_file(status)) {
         debug_log("cache", "{} is no regular file and is passed over", path.string());
         return std::nullopt;
     }
-    // The size is that of the opened file: another process may put a new one under its name.
+    // The size of the opened file: another process may replace the file under that name.
     std::ifstream file(path, std::ios::binary | std::ios::ate);
     const std::streamoff size = file.tellg();
     if (size < 0) return std::nullopt;
@@ -55,7 +55,7 @@ std::optional<std::string> read_file(const fs::path& path) {
     return bytes;
 }
 
-/// nullopt when the bytes are not one whole, unaltered entry.
+/// nullopt if the bytes are not exactly one complete, unaltered entry.
 std::optional<Record> decode(std::string_view bytes) {
     Header header;
     if (bytes.size() < sizeof header) return std::nullopt;
@@ -90,7 +90,7 @@ std::string reason(int error) {
     return std::generic_category().message(error);
 }
 
-/// Whether this user or root alone decides what the file says.
+/// Why users other than this one and root could change the file; nullopt if they cannot.
 std::optional<std::string> distrust_status(const fs::path& path, const struct stat& status,
                                            bool sticky_will_do) {
     if (status.st_uid != 0 && status.st_uid != ::geteuid())
@@ -102,7 +102,7 @@ std::optional<std::string> distrust_status(const fs::path& path, const struct st
     return std::nullopt;
 }
 
-/// Whether the folder may be used; says so in the log once for each.
+/// Whether the folder may be used; logs once for each folder that may not.
 bool is_trusted(const fs::path& folder) {
     const std::optional<std::string> why = distrust(folder);
     if (!why) return true;
@@ -120,7 +120,7 @@ std::optional<std::string> distrust(const fs::path& folder) {
     struct stat status = {};
     if (::lstat(folder.c_str(), &status) == 0) {
         if (S_ISLNK(status.st_mode)) {
-            // A link's own mode says nothing.
+            // The mode of a link itself means nothing.
             if (status.st_uid != 0 && status.st_uid != ::geteuid())
                 return fmt::format("{} is a link of user {}", folder.string(), status.st_uid);
             if (::stat(folder.c_str(), &status) != 0)

@@ -10,37 +10,36 @@
 
 namespace tilewright {
 
-/// Compiled kernels and tuning results live in such folders. Every entry carries its whole key and
-/// a checksum: a truncated, corrupt or foreign entry is deleted and reads as absent, never as data.
-/// What is no regular file reads as absent too.
+/// Compiled kernels and tuning results are kept in such folders. Every entry contains its whole key
+/// and a checksum: a truncated, corrupt or foreign entry is deleted and reads as absent, never as
+/// data. Anything that is not a regular file also reads as absent.
 class DiskCache {
   public:
     struct Entry {
         std::string key;
-        std::uint64_t bytes = 0;  ///< of the value
+        std::uint64_t bytes = 0;  ///< size of the value
         std::filesystem::path path;
     };
 
-    /// The folder is created by the first `put`, for this user alone. One that `distrust` names
-    /// reads as empty and is not written to.
+    /// The first `put` creates the folder, accessible only to this user. A folder that `distrust`
+    /// rejects reads as empty and is not written to.
     explicit DiskCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-    /// The value stored under `key`; nullopt without one.
+    /// The value stored under `key`; nullopt if there is none.
     std::optional<std::string> get(std::string_view key) const;
 
-    /// Stores a value: a temporary file is written, then renamed, so that a reader sees the old
-    /// entry or the new one. False when the folder cannot be written; a cache is never a reason to
-    /// fail.
+    /// Stores a value: writes a temporary file and renames it, so that a reader sees the old entry
+    /// or the new one. Returns false if the folder cannot be written: a cache is no reason to fail.
     bool put(std::string_view key, std::string_view value) const;
 
     /// Removes one entry, for a value that turned out to be unusable.
     void drop(std::string_view key) const;
 
-    /// Every sound entry.
+    /// All valid entries.
     std::vector<Entry> list() const;
 
-    /// Removes every entry and what else is in the place of one, such as the temporary files of
-    /// processes that were killed, and says how many there were.
+    /// Removes every entry and anything else in its place, such as temporary files of processes
+    /// that were killed, and returns the number removed.
     std::size_t clear() const;
 
     const std::filesystem::path& folder() const { return folder_; }
@@ -52,21 +51,21 @@ class DiskCache {
 };
 
 /// TILEWRIGHT_CACHE_DIR, else $XDG_CACHE_HOME/tilewright, else ~/.cache/tilewright, else
-/// tilewright-UID under the system's temporary folder.
+/// tilewright-UID in the system's temporary folder.
 std::filesystem::path cache_root();
 
-/// Why others could put code for this user to run into the folder: it, a link to it or the folder
-/// around it belongs to another user than this one and root, or others may write there (around it:
-/// without the sticky bit). Nothing for a folder that is safe, or that is not there yet.
+/// Why others could place code for this user to run in the folder: it, a link to it or its parent
+/// belongs to a user other than this one and root, or others may write there (to the parent,
+/// without the sticky bit). nullopt for a folder that is safe or does not exist yet.
 std::optional<std::string> distrust(const std::filesystem::path& folder);
 
-/// Why nothing can be kept in the folder, for people; nothing where something can. Leaves no trace.
+/// Why nothing can be kept in the folder, as text; nullopt if it can be used. Leaves no files.
 std::optional<std::string> cache_problem(const std::filesystem::path& folder);
 
-/// Makes the folder and those around it that are not there, for this user alone.
+/// Creates the folder and its missing parents, accessible only to this user.
 void create_private_folders(const std::filesystem::path& folder);
 
-/// 128-bit xxHash of the bytes as 32 hexadecimal digits.
+/// The 128-bit XXH3 hash of the bytes as 32 hexadecimal digits.
 std::string content_hash(std::string_view bytes);
 
 }  // namespace tilewright

@@ -1,4 +1,4 @@
-// Names that live as long as the process.
+// Keeps names as long as the process lives.
 #include "support/interned.h"
 
 #include <cstddef>

@@ -1,12 +1,12 @@
-// Names that live as long as the process, as locations want them.
+// Names that live as long as the process, which locations need.
 #pragma once
 
 #include <string_view>
 
 namespace tilewright {
 
-/// The name, at one place for all that are equal, with a zero after it. Beyond some thousand names,
-/// which no program comes to that does not make them up, new ones are empty.
+/// A zero-terminated copy of the name, one for all equal names. Beyond some thousand names, which
+/// only a program that generates them reaches, new ones are empty.
 std::string_view interned(std::string_view name);
 
 }  // namespace tilewright

@@ -1,5 +1,5 @@
-// What is worked out once for each key and kept while it is in use: bounded, counted, for any
-// thread. Every cache of the library in memory is one of these.
+// Values computed once for each key and kept while they are in use: bounded, counted, thread-safe.
+// Every in-memory cache of the library is one of these.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@
 
 namespace tilewright {
 
-/// The limit of a memo whose keys mean objects that live elsewhere, and that takes out those that
-/// are gone: its entries are as many as these objects.
+/// The limit of a memo whose keys stand for objects that live elsewhere and whose owner removes
+/// entries of destroyed objects: it has as many entries as there are objects.
 inline constexpr std::size_t kWhileAlive = std::numeric_limits<std::size_t>::max();
 
-/// An object as a key or a part of one. It neither keeps the object alive nor takes a later one at
-/// the same address for it.
+/// The identity of an object, as a key or part of one. It does not keep the object alive, nor equal
+/// that of a later object at the same address.
 template <typename T>
 class Identity {
   public:
@@ -39,9 +39,9 @@ class Identity {
     std::weak_ptr<T> object_;
 };
 
-/// Up to `most` values by key; then the one that has waited longest for its next use goes. Values
-/// are copies (share what is large), keys have an order. `tilewright doctor` lists memos by `name`,
-/// with the bytes of their values where `bytes` says them.
+/// Up to `most` values by key; beyond that, the least recently used is dropped. Values are copied
+/// (share what is large), keys are ordered by <. `tilewright doctor` lists memos by `name`, with
+/// the size of their values if `bytes` is given.
 template <typename Key, typename Value>
 class Memo {
   public:
@@ -50,7 +50,7 @@ class Memo {
     Memo(std::string name, std::size_t most, Bytes bytes = nullptr)
         : name_(std::move(name)), most_(most), bytes_(bytes) {}
 
-    /// The value kept for a key, or for what compares like it; or nothing.
+    /// The value kept for a key, or for anything that compares equal to it; else nullopt.
     template <typename Like>
     std::optional<Value> find(const Like& key) {
         const std::scoped_lock lock(mutex_);
@@ -64,7 +64,7 @@ class Memo {
         return found->second->second;
     }
 
-    /// Keeps a value, unless there is one for the key already; the value kept.
+    /// Keeps a value unless the key already has one; returns the value kept.
     Value put(const Key& key, Value value) {
         Entries gone;  // destroyed after the lock is released
         const std::scoped_lock lock(mutex_);
@@ -80,21 +80,21 @@ class Memo {
         return entries_.front().second;
     }
 
-    /// The value kept for a key, else that of `make()`. Threads that ask for a new key at once may
-    /// all make it; one value is kept, and all get that one.
+    /// The value kept for a key, else that of `make()`. Threads that ask for a new key at the same
+    /// time may all make a value; one is kept and returned to all.
     template <typename Make>
     Value get(const Key& key, Make make) {
         if (std::optional<Value> known = find(key)) return *std::move(known);
         return put(key, make());
     }
 
-    /// Forgets a key.
+    /// Removes a key.
     void drop(const Key& key) {
         take_if([&](const Key& other, const Value&) { return !(other < key) && !(key < other); });
     }
 
-    /// Forgets the entries for which `pred(key, value)` holds; their values, which the caller
-    /// destroys when it may.
+    /// Removes the entries for which `pred(key, value)` holds and returns their values, so that the
+    /// caller decides when to destroy them.
     template <typename Pred>
     std::vector<Value> take_if(Pred pred) {
         std::vector<Value> taken;
@@ -125,7 +125,7 @@ class Memo {
     }
 
   private:
-    using Entries = std::list<std::pair<const Key*, Value>>;  // used last first
+    using Entries = std::list<std::pair<const Key*, Value>>;  // most recently used first
 
     std::string name_;
     std::size_t most_;
@@ -134,7 +134,7 @@ class Memo {
     Entries entries_;
     std::map<Key, typename Entries::iterator, std::less<>> places_;
     std::uint64_t hits_ = 0, misses_ = 0, evictions_ = 0;
-    /// The last member: listed once the rest is there, and no longer when it goes.
+    /// The last member, so that the memo is listed only while the others exist.
     detail::ListedCache listed_{[this] { return count(); }};
 };
 

@@ -1,4 +1,4 @@
-// Conversions between f32 and the narrow float formats, by one generic rounding routine.
+// Conversions between f32 and the narrow float formats, with one generic rounding routine.
 #include "support/small_float.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 struct Format {
     int exponent_bits;
     int mantissa_bits;
-    bool has_infinity;  // false: E4M3, the top exponent holds numbers and one NaN pattern
+    bool has_infinity;  // false for E4M3, whose top exponent has numbers and one NaN pattern
 };
 
 constexpr Format kF16{5, 10, true};
@@ -19,8 +19,8 @@ constexpr Format kBf16{8, 7, true};
 constexpr Format kF8e4m3{4, 3, false};
 constexpr Format kF8e5m2{5, 2, true};
 
-// Narrows `value` to `format`, round to nearest even; f64 holds every f32, so f32 callers pass
-// through here without a second rounding.
+// Narrows `value` to `format`, rounding to nearest even. f64 holds every f32, so callers with f32
+// get no second rounding.
 std::uint32_t encode(double value, Format format) {
     const int bias = (1 << (format.exponent_bits - 1)) - 1;
     const std::uint32_t sign =
@@ -33,8 +33,8 @@ std::uint32_t encode(double value, Format format) {
     if (std::isinf(value)) return sign | overflow;
     const double magnitude = std::fabs(value);
     if (magnitude == 0) return sign;
-    // Scale so that one unit of the last place is 1, round to even there, and read the encoding
-    // off: a carry into the exponent is the right answer by construction.
+    // Scales so that a unit in the last place is 1, rounds to even, and reads off the encoding, in
+    // which a carry into the exponent comes out right by construction.
     const int exponent = std::max(std::ilogb(magnitude), 1 - bias);
     const double units = std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent));
     const auto mantissa = static_cast<std::uint32_t>(units);

@@ -1,4 +1,4 @@
-// Conversions between f32 and the narrow float formats, round to nearest even.
+// Conversions between f32 and the narrow float formats, rounding to nearest even.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ std::uint8_t f32_to_f8e4m3(float value);  ///< overflow and infinity give NaN
 float f8e5m2_to_f32(std::uint8_t bits);
 std::uint8_t f32_to_f8e5m2(float value);
 
-/// f64 narrows directly (no double rounding through f32).
+/// f64 is narrowed directly, without double rounding through f32.
 std::uint16_t f64_to_f16(double value);
 std::uint16_t f64_to_bf16(double value);
 std::uint8_t f64_to_f8e4m3(double value);  ///< overflow and infinity give NaN

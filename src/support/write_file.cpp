@@ -1,4 +1,4 @@
-// Writing to a temporary file, checking, renaming.
+// Writes to a temporary file, checks it and renames it.
 #include "support/write_file.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ std::string system_reason(int error) {
                system_reason(error));
 }
 
-/// An empty file beside `target`, made by this call alone: others may write in the folder, too.
+/// Creates an empty file beside `target` that did not exist: others may also write to the folder.
 fs::path temporary_beside(const char* op, const fs::path& target) {
     static std::atomic<unsigned> counter{0};
     for (int attempt = 0;; ++attempt) {
@@ -43,7 +43,7 @@ fs::path temporary_beside(const char* op, const fs::path& target) {
     }
 }
 
-/// The file that `path` leads to through symbolic links; it need not exist.
+/// The file that `path` refers to through symbolic links; it need not exist.
 fs::path resolve_links(const std::string& path) {
     std::error_code error;
     fs::path target = path;

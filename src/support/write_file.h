@@ -1,4 +1,4 @@
-// Files that appear whole under their name or not at all.
+// Files that appear under their name complete or not at all.
 #pragma once
 
 #include <functional>
@@ -7,18 +7,18 @@
 
 namespace tilewright {
 
-/// Replaces the file `path` by what `write` puts into its stream. The bytes go to a temporary file
-/// in the same folder, which is renamed once all of them are written, so that a failure leaves the
-/// old file as it was. UserError "[op] ..." with the system's reason when that fails.
+/// Replaces the file `path` by what `write` writes to its stream. The bytes go to a temporary file
+/// in the same folder, which is renamed once all are written, so that a failure leaves the old file
+/// unchanged. UserError "[op] ..." with the system's reason if that fails.
 void replace_file(const char* op, const std::string& path,
                   const std::function<void(std::ostream&)>& write);
 
-/// The same for a path that a user gives: symbolic links are followed, and anything but a regular
-/// file (a device, a pipe) is written to directly.
+/// The same for a path given by a user: follows symbolic links, and writes directly to anything but
+/// a regular file (a device, a pipe).
 void write_file(const char* op, const std::string& path,
                 const std::function<void(std::ostream&)>& write);
 
-/// UserError "[op] ..." unless `write_file` could begin.
+/// UserError "[op] ..." unless `write_file` could start.
 void expect_writable(const char* op, const std::string& path);
 
 }  // namespace tilewright

@@ -13,12 +13,12 @@ namespace {
 using testing::expect_accurate;
 using testing::random_tensor;
 
-/// Attention of 70 positions to themselves.
+/// Self-attention over 70 positions.
 Case plain_case(std::string name, DType dtype = f32) {
     return {.name = std::move(name), .dtype = dtype, .batch = 1, .kv_length = 70};
 }
 
-/// Ids that change every few positions, so that blocks hold several segments.
+/// Ids that change every few positions, so that blocks contain several segments.
 Tensor segments(std::int64_t batch, std::int64_t length, std::int64_t every,
                 std::int64_t first = 0) {
     std::vector<std::int64_t> ids;
@@ -27,7 +27,7 @@ Tensor segments(std::int64_t batch, std::int64_t length, std::int64_t every,
     return Tensor::from_vector(ids, {batch, length}, i32);
 }
 
-TEST(Attention, Dtypes) {
+TEST(Attention, EveryDtypeAgreesWithTheReference) {
     for (const DType dtype : {f32, f64, f16, bf16}) {
         Case c = plain_case(std::string(name(dtype)), dtype);
         check(c);
@@ -37,7 +37,7 @@ TEST(Attention, Dtypes) {
     }
 }
 
-TEST(Attention, Lengths) {
+TEST(Attention, OddLengthsAgreeWithTheReference) {
     for (const auto& [length, kv_length] : std::vector<std::pair<std::int64_t, std::int64_t>>{
              {1, 1}, {1, 150}, {3, 17}, {64, 128}, {65, 129}, {130, 1}, {7, 300}}) {
         Case c = plain_case(fmt::format("{} x {}", length, kv_length));
@@ -50,7 +50,7 @@ TEST(Attention, Lengths) {
     }
 }
 
-TEST(Attention, ManyBlocks) {
+TEST(Attention, SeveralBlocksAndAnotherValueDimensionAgree) {
     Case c = plain_case("several blocks, value dim differs");
     c.heads = c.kv_heads = 1;
     c.length = 200;
@@ -134,7 +134,7 @@ TEST(Attention, BlocksOfMoreQueriesWhereProgramsAreMany) {
     }
 }
 
-TEST(Attention, Windows) {
+TEST(Attention, WindowsAgreeWithTheReference) {
     for (const Window window : {Window{10, 0}, Window{0, -1}, Window{-1, 5}, Window{33, 40}}) {
         Case c = plain_case(fmt::format("window {}, {}", window.left, window.right));
         c.heads = c.kv_heads = 1;
@@ -155,7 +155,7 @@ TEST(Attention, RowsWithNothingToAttend) {
     check(c);
 }
 
-TEST(Attention, Segments) {
+TEST(Attention, SegmentsLeaveRowsEmptyThatHaveNoKey) {
     Case c = plain_case("self attention");
     c.batch = 2;
     c.options.segment_ids = segments(2, 70, 13);
@@ -171,7 +171,7 @@ TEST(Attention, Segments) {
     check(c);
 }
 
-TEST(Attention, Bshd) {
+TEST(Attention, TheLayoutBshdAgreesWithTheReference) {
     Case c = plain_case("bshd");
     c.batch = 2;
     c.kv_heads = 1;
@@ -278,7 +278,7 @@ TEST(Attention, ResultsNeverOverwriteWhatIsRead) {
     g.value = g.key;
     expect_error("expected gradients.value apart from gradients.key",
                  [&] { attention_backward_into(g, q, k, k, out, k); });
-    // Slices of one packed tensor are apart.
+    // Slices of one packed tensor are not contiguous.
     const Tensor packed = Tensor::zeros(f32, {1, 40, 6, 16});
     const auto heads = [&](int first) { return packed.slice(2, first, 2).transpose({0, 2, 1, 3}); };
     AttentionGradients slices{heads(0), heads(2), heads(4), {}, {}};

@@ -1,4 +1,4 @@
-// Calls with mods and masks that are new each time hold no more memory the longer they go on.
+// Memory stays bounded over many calls with mods and masks that are new each time.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -15,7 +15,7 @@ namespace tilewright {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCountsMemory = false;  // the sanitizers have a heap of their own, and are slow
+constexpr bool kCountsMemory = false;  // the sanitizers have their own heap, and are slow
 #else
 constexpr bool kCountsMemory = true;
 #endif
@@ -33,7 +33,7 @@ void expect_bounded(int rounds, const std::function<void(int)>& work) {
     }
 }
 
-/// What calls found in the caches of this name since the process began.
+/// The counts of the caches of this name since the process started.
 CacheCount count_of(const std::string& name) {
     for (CacheCount& count : cache_counts()) {
         if (count.name == name) return count;

@@ -1,5 +1,5 @@
-// Calls with mods, masks and lengths that are new each time hold no more memory the longer they go
-// on. On the stand-in for a GPU, with kernels that do nothing (tests/cuda/fake).
+// Memory stays bounded over many calls with mods, masks and lengths that are new each time. Runs on
+// the stand-in for a GPU, with kernels that do nothing (tests/cuda/fake).
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace tilewright {
 namespace {
 
-/// What a process holds.
+/// The resources that a process holds.
 struct Held {
     int modules, blocks;     ///< of the GPU
     std::size_t heap_bytes;  ///< of the host
@@ -36,13 +36,13 @@ class CudaCaches : public testing::Test {
         x = Tensor::zeros(bf16, {1, 1, 64, 64}).to(Device::cuda());
     }
 
-    /// After `rounds` calls half as many again need no more than they did.
+    /// After `rounds` calls, half as many further calls need no more memory.
     static void expect_bounded(int rounds, const std::function<void(int)>& work) {
         for (int i = 0; i < rounds; ++i) work(i);
         const Held before = held();
         for (int i = 0; i < rounds / 2; ++i) work(rounds + i);
         const Held after = held();
-        // Modules are unloaded some at a time.
+        // Modules are unloaded in batches.
         EXPECT_LE(after.modules, before.modules + 64);
         EXPECT_LE(after.blocks, before.blocks + 8);
         EXPECT_LE(after.heap_bytes, before.heap_bytes + (std::size_t{8} << 20));

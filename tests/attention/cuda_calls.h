@@ -1,4 +1,4 @@
-// What the tests of `attention` on GPU tensors share: cases, and their check against the CPU.
+// Shared by the tests of `attention` on GPU tensors: cases, and their check against the CPU.
 #pragma once
 
 #include <fmt/format.h>
@@ -36,11 +36,11 @@ struct Case {
     std::string name;
     DType dtype = bf16;
     std::int64_t batch = 1, heads = 2, kv_heads = 1, length = 70, kv_length = 70, dim = 16;
-    /// The options for tensors on a device.
+    /// The options, given the device of their tensors.
     std::function<AttentionOptions(Device)> options = [](Device) { return AttentionOptions{}; };
     bool backward = true, max_scores = true;
     bool poisoned = false;  ///< keys that no query may attend hold NaN
-    /// Of packed sequences and block masks: these keys do, too.
+    /// For packed sequences and block masks: further keys that hold NaN.
     std::function<bool(std::int64_t)> hidden = {};
 };
 
@@ -61,8 +61,8 @@ inline std::string logged(const std::function<void()>& work) {
     return ::testing::internal::GetCapturedStderr();
 }
 
-/// Compares a GPU's results with those of f64 inputs on the CPU. The plain computation is the dense
-/// one in the same dtype; of packed sequences and block masks, the CPU's.
+/// Compares a GPU's results with those for f64 inputs on the CPU. The plain computation is the
+/// dense one in the same dtype or, for packed sequences and block masks, the CPU's.
 inline void check(const Case& c, const std::string& engine) {
     SCOPED_TRACE(c.name + " " + engine);
     const Tensor q = random_tensor(c.dtype, {c.batch, c.heads, c.length, c.dim}, 1);
@@ -132,7 +132,7 @@ inline void check(const Case& c, const std::string& engine) {
     }
 }
 
-/// Through tile programs, and through whatever is chosen.
+/// Checks tile programs, and the engine that is chosen.
 inline void check_engines(const Case& c) {
     check(c, "tiles");
     if (has_sm90()) check(c, "");

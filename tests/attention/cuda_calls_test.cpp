@@ -1,6 +1,6 @@
-// `attention` on GPU tensors: both engines against the f64 reference computation of the CPU, the
-// choice between them, caches, graphs, memory of the caller, bad input. On a GPU, or on the
-// stand-in for one (tests/cuda/fake).
+// `attention` on GPU tensors: both engines against the f64 reference on the CPU, the choice between
+// them, caches, graphs, memory of the caller, bad input. On a GPU or the stand-in for one
+// (tests/cuda/fake).
 #include "tests/attention/cuda_calls.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ using testing::throws;
 
 using namespace cuda_calls;
 
-/// Padding that a mod shifts far down takes no part in the gradients of the rows before it.
+/// Padding that a mod shifts far down does not contribute to gradients of the rows before it.
 void expect_no_gradient_of_padding(const char* engine) {
     constexpr std::int64_t kRows = 40;
     const auto rows = [](const Tensor& x) { return x.slice(2, 0, kRows).contiguous(); };
@@ -46,7 +46,7 @@ void expect_no_gradient_of_padding(const char* engine) {
     const AttentionOptions plain{.engine = engine};
     const AttentionGradients want =
         attention_backward(part, part, part, attention(part, part, part, plain), rows(dout), plain);
-    constexpr double kTolerance = 0.03;  // of sums of 40 terms of size 1
+    constexpr double kTolerance = 0.03;  // for sums of 40 terms of size 1
     for (const auto& [g, w] :
          {std::pair(got.query, want.query), {got.key, want.key}, {got.value, want.value}}) {
         const Array ours = to_array(rows(g)), expected = to_array(w);
@@ -128,7 +128,7 @@ TEST(CudaCalls, ScoresOfAnyMagnitude) {
         const auto large = [c](Device device) {
             const Capture table = capture(
                 Tensor::from_vector(std::vector<float>{0, static_cast<float>(c)}, {2}).to(device));
-            // Sums with scores, which are rounded away, in the queries where nothing else is seen.
+            // Some rows have only scores shifted so far that they are rounded away.
             return AttentionOptions{.score_mod = [=](auto s, auto, auto, auto q, auto kv) {
                 return where(kv % 3 == q % 3, s + table[where(q % 2 == 0, 1, 0)], s - std::fabs(c));
             }};
@@ -160,7 +160,7 @@ TEST(CudaCalls, MasksAsDataAndAsMods) {
             .mask = masks::causal() &
                     masks::document(capture(ids(1, 70, 20, device).reshape({70}), "ids"))};
     };
-    // Ids on the GPU are read by the program, ids on the host become data.
+    // Ids on the GPU are read by the program; ids on the host become a mask as data.
     check_engines({.name = "documents inlined", .options = documents});
     check_engines({.name = "documents as data", .options = [&](Device) {
                        return AttentionOptions{
@@ -249,7 +249,7 @@ TEST(CudaCalls, KeysThatDoNotExistContributeNothing) {
                    .poisoned = true});
 }
 
-/// Lengths on a GPU are not checked but clamp.
+/// Lengths on a GPU are not checked, but clamped.
 TEST(CudaCalls, LengthsOutsideClamp) {
     TW_REQUIRE_GPU();
     const Tensor q = random_tensor(bf16, {3, 1, 20, 16}, 1),
@@ -344,7 +344,7 @@ TEST(CudaCalls, BlocksAreHintsAndMayBeMeasured) {
     }
 }
 
-/// Equal but for the rounding of bf16: another access to the inputs may change the order of a sum.
+/// Equal up to the rounding of bf16: other accesses to the inputs may change the order of a sum.
 void expect_same(const Tensor& a, const Tensor& b) {
     EXPECT_THAT(a.to_vector<float>(),
                 ::testing::Pointwise(::testing::FloatNear(0.03F), b.to_vector<float>()));
@@ -369,7 +369,7 @@ TEST(CudaCalls, TileProgramsHaveTheWarpsAndStagesAskedFor) {
         }
         return std::string("no error");
     };
-    // There are at most 16 warps, wgmma has warpgroups; both say so.
+    // At most 16 warps are supported, and wgmma needs warpgroups; both are logged.
     EXPECT_THAT(logged([&] { run({.num_warps = 32}, {}); }),
                 AnyOf(HasSubstr("attention: num_warps 32 is rounded down to 16"),
                       HasSubstr("attention: num_warps 32 is not used: wgmma has 8")));
@@ -387,7 +387,7 @@ TEST(CudaCalls, AMaskIsCopiedOnce) {
     TW_REQUIRE_GPU();
     const Tensor q = random_tensor(bf16, {1, 2, 70, 16}, 1).to(kGpu);
     const auto call = [&] {
-        // A lambda that is written again is the same mask.
+        // A lambda with the same code gives the same mask.
         attention(q, q, q,
                   {.mask = [](auto, auto, auto i, auto j) { return i >= j && i < j + 40; }});
     };
@@ -409,7 +409,7 @@ TEST(CudaCalls, MisalignedViewsAreSlowerNeverWrong) {
                 attention(same, same, same).out);
 }
 
-/// Captures `work` in a graph, launches it after `change`.
+/// Captures `work` in a graph and launches it after `change`.
 void replay(const cuda::Stream& stream, const std::function<void()>& work,
             const std::function<void()>& change) {
     const auto& driver = cuda::driver();
@@ -544,7 +544,7 @@ TEST(CudaCalls, BadInputIsRefusedByName) {
     }
     EXPECT_THAT(message([&] { Tensor::empty(f32, {std::int64_t{1} << 42}, kGpu); }),
                 HasSubstr("out of memory"));
-    // Nothing is lost by any of it.
+    // Calls still work after all of these errors.
     EXPECT_EQ(attention(q, q, q).out.device(), kGpu);
 }
 

@@ -1,5 +1,5 @@
-// What no query attends, and scores up to the largest number, on a GPU: in every kernel of the
-// Hopper engine and in tile programs.
+// Keys that no query attends to, and scores up to the largest number, on a GPU: in every kernel of
+// the Hopper engine and in tile programs.
 #include "tests/attention/cuda_calls.h"
 #include "tilewright/masks.h"
 #include "tilewright/scores.h"
@@ -13,7 +13,7 @@ Tensor numbers(const std::vector<std::int32_t>& values, Device device = {}) {
     return Tensor::from_vector(values, {static_cast<std::int64_t>(values.size())}).to(device);
 }
 
-/// A batch of three whose keys end at 0, in the middle and at the end; poisoned.
+/// A batch of three with keys that end at 0, in the middle and at the end; the rest is poisoned.
 Case with_lengths(std::string name, std::int64_t dim, std::int64_t length, std::int64_t kv_length,
                   std::function<void(AttentionOptions&, Device)> change = {}) {
     const auto all = static_cast<std::int32_t>(kv_length);
@@ -136,7 +136,7 @@ TEST(CudaHiddenKeys, OfMasksInTheHopperEngine) {
     }
 }
 
-/// The rows of one packed sequence lie in blocks of its neighbours.
+/// Blocks contain rows of neighbouring packed sequences.
 TEST(CudaHiddenKeys, OfPackedSequencesInTheHopperEngine) {
     TW_REQUIRE_GPU();
     if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
@@ -149,8 +149,7 @@ TEST(CudaHiddenKeys, OfPackedSequencesInTheHopperEngine) {
                    .kv_length = 470,
                    .dim = dim,
                    .max_scores = false};
-            // The second has keys and no queries; where causal, the third has more keys than
-            // queries.
+            // The second has keys but no queries; the third has keys past the causal diagonal.
             c.hidden = [causal](std::int64_t key) {
                 return (key >= 110 && key < 210) || (causal && key >= 410);
             };
@@ -175,7 +174,7 @@ TEST(CudaHiddenKeys, OfPackedSequencesInTheHopperEngine) {
     }
 }
 
-/// Queries of one packed sequence that hold NaN reach no other, forward and backward.
+/// NaN in queries of one packed sequence does not reach others, forward and backward.
 TEST(CudaHiddenKeys, QueriesOfPackedSequencesAreApart) {
     TW_REQUIRE_GPU();
     if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
@@ -213,21 +212,21 @@ TEST(CudaHiddenKeys, QueriesOfPackedSequencesAreApart) {
     }
 }
 
-/// A row that later queries attend and that holds NaN does not reach earlier tiles, forward.
+/// NaN in a key that only later queries attend to does not reach earlier tiles, forward.
 TEST(CudaHiddenKeys, LaterKeysDoNotReachEarlierTiles) {
     TW_REQUIRE_GPU();
     if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
     struct Shape {
         std::int64_t length, dim, at, tile;
     };
-    // 192 x 80, 192 x 96, 128 x 128 and 128 x 64 pairs in a tile.
+    // Tiles of 192 x 80, 192 x 96, 128 x 128 and 128 x 64 pairs.
     for (const Shape s : {Shape{6400, 128, 199, 192},
                           {1600, 64, 200, 192},
                           {300, 128, 130, 128},
                           {300, 256, 130, 128}}) {
         for (const bool window : {false, true}) {
             SCOPED_TRACE(fmt::format("{} columns, window: {}", s.dim, window));
-            // Windows of 128 columns have tiles of 128 queries.
+            // With a window, heads of 128 columns have tiles of 128 queries.
             const std::int64_t tile = window && s.dim == 128 ? 128 : s.tile;
             AttentionOptions options{.causal = !window, .engine = "sm90"};
             if (window) options.window = {100, 0};
@@ -255,7 +254,7 @@ TEST(CudaHiddenKeys, LaterKeysDoNotReachEarlierTiles) {
 
 // ---- tile programs
 
-/// A call by tile programs whose keys hold NaN where no query may attend.
+/// A call of tile programs with NaN in the keys that no query may attend to.
 Case by_tiles(std::string name, std::function<AttentionOptions(Device)> options) {
     return {.name = std::move(name),
             .length = 70,
@@ -282,7 +281,7 @@ TEST(CudaHiddenKeys, OfDiagonalsAndSegmentsInTilePrograms) {
     check(c, "tiles");
 }
 
-/// As data, and by mods that read arrays of the GPU, which are evaluated in the kernel.
+/// Masks as data, and mods that read arrays on the GPU, which are evaluated in the kernel.
 TEST(CudaHiddenKeys, OfMasksInTilePrograms) {
     TW_REQUIRE_GPU();
     const auto third = [](Device device) {
@@ -317,7 +316,7 @@ TEST(CudaHiddenKeys, OfMasksInTilePrograms) {
     check(c, "tiles");
 }
 
-/// Programs of warpgroups have one form of their loop; another program repairs what they give.
+/// Programs of warpgroups have only one form of their loop; another program corrects the results.
 TEST(CudaHiddenKeys, InProgramsOfWarpgroups) {
     TW_REQUIRE_GPU();
     if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
@@ -342,7 +341,7 @@ TEST(CudaHiddenKeys, InProgramsOfWarpgroups) {
     check_wide(c);
 }
 
-/// Masks that read arrays of the GPU are evaluated by the engine's kernels.
+/// The engine's kernels evaluate masks that read arrays on the GPU.
 TEST(CudaHiddenKeys, OfMasksThatTheHopperEngineEvaluates) {
     TW_REQUIRE_GPU();
     if (!has_sm90() || is_stand_in()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
@@ -364,7 +363,7 @@ TEST(CudaHiddenKeys, OfMasksThatTheHopperEngineEvaluates) {
     }
 }
 
-/// A NaN in a key reaches the queries that attend it, and none of the tiles that do not.
+/// A NaN in a key reaches the queries that attend to it, and no tile without such queries.
 TEST(CudaHiddenKeys, WhatSomeQueriesAttendReachesThemAlone) {
     TW_REQUIRE_GPU();
     constexpr std::int64_t kLength = 200, kAt = 100, kLeft = 20, kTile = 64;
@@ -395,7 +394,7 @@ struct Large {
     std::int64_t length, dim;
 };
 
-/// out is a row of v, lse the score, and gradients are finite: the rows take no part in them.
+/// out is a row of v, lse is the score, and gradients are finite, without these rows' share.
 void expect_row(const Large& c, const Mod& mod, std::int64_t winner, double score) {
     const Tensor q = random_tensor(c.dtype, {1, 2, c.length, c.dim}, 1).to(kGpu),
                  k = random_tensor(c.dtype, {1, 2, 300, c.dim}, 2).to(kGpu),
@@ -435,7 +434,7 @@ std::vector<Large> large_cases() {
 
 TEST(CudaLargeScores, EveryFiniteScoreIsAScore) {
     TW_REQUIRE_GPU();
-    // In arrays, so that one kernel serves all: the scores of two keys, and of the others.
+    // The scores of two keys and of the others are in arrays, so that one kernel is enough.
     const auto with = [](const Large& c, std::int64_t at, double score, double second) {
         const auto array = [](auto value) {
             return Tensor::from_vector(std::vector{value}, {1}).to(kGpu);
@@ -474,7 +473,7 @@ TEST(CudaLargeScores, OfF64) {
     }
 }
 
-/// Equal ones share, and +inf is none.
+/// Keys of equal scores share the probability; a score of +inf gives NaN.
 TEST(CudaLargeScores, EqualOnesAndInfinity) {
     TW_REQUIRE_GPU();
     for (const Large& c : large_cases()) {
@@ -504,7 +503,7 @@ TEST(CudaLargeScores, EqualOnesAndInfinity) {
     }
 }
 
-/// Products of queries and keys may be as large without a mod.
+/// Products of queries and keys may be this large without a mod, too.
 TEST(CudaLargeScores, WithoutAMod) {
     TW_REQUIRE_GPU();
     for (const Large& c : large_cases()) {

@@ -1,5 +1,5 @@
-// Products of f32 attention on GPUs: tf32 and bf16x3 stay within bounds that follow from how they
-// round, and what `precision` does not apply to is refused. On a GPU, or on the stand-in for one.
+// Products of f32 attention on GPUs: tf32 and bf16x3 stay within bounds derived from their
+// rounding, and `precision` is refused where it does not apply. On a GPU or the stand-in for one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace cuda_calls;
 
-/// What bounds are made of, of attention of `heads` query heads to one kv head.
+/// The magnitudes that bounds are made of, for `heads` query heads on one kv head.
 struct Magnitudes {
     double scores = 0;     ///< largest scale * sum |q k|
     double gradients = 0;  ///< largest sum |dout v|
@@ -72,8 +72,8 @@ Results results_of(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
     return {to_array(out.out), to_array(grads.query), to_array(grads.key), to_array(grads.value)};
 }
 
-/// `product`: largest relative error of a product. A score is off by product * scores, so that a
-/// probability is by twice that of itself; each further product adds its own error.
+/// `product`: the largest relative error of a product. Scores are off by product * scores, so
+/// probabilities by twice that, relatively; each further product adds its own error.
 void expect_within(const std::string& precision, double product, std::int64_t length,
                    std::int64_t dim) {
     SCOPED_TRACE(precision + " " + std::to_string(length) + " x " + std::to_string(dim));
@@ -102,7 +102,7 @@ void expect_within(const std::string& precision, double product, std::int64_t le
     EXPECT_NE(got.out.data, ieee.out.data);
     EXPECT_NE(got.dk.data, ieee.dk.data);
     if (precision != "tf32") return;
-    // A twentieth of it would be too little: the products are of tf32.
+    // An error far below the bound would mean that products are not in the precision tested.
     EXPECT_GT(largest_error(got.out, want.out), of_sum * m.v / 100);
 }
 
@@ -117,8 +117,8 @@ TEST(CudaCallsPrecision, ErrorsAreThoseOfTheProducts) {
     }
 }
 
-// The queries of a key head are the rows of one block where shared memory holds them: 8 and 64 x
-// 128 columns of f32, not 128 x 512.
+// The queries of a key head are the rows of one block if they fit in shared memory: 8 and 64 rows
+// of 128 f32 columns do, 128 rows of 512 do not.
 TEST(CudaCallsPrecision, OneQueryOfManyHeads) {
     TW_REQUIRE_GPU();
     const std::pair<std::int64_t, std::int64_t> shapes[] = {{8, 128}, {64, 128}, {128, 512}};
@@ -158,7 +158,7 @@ TEST(CudaCallsPrecision, HoldsForMasksModsAndGradientsInAnyOrder) {
         };
         const Results got = results_of(q, q, q, q, options(precision)),
                       ieee = results_of(q, q, q, q, options("ieee"));
-        constexpr double kNear = 0.05;  // of elements up to 10, by tf32 at worst
+        constexpr double kNear = 0.05;  // for elements up to 10, in tf32 at worst
         EXPECT_LE(largest_error(got.out, ieee.out), kNear);
         EXPECT_LE(largest_error(got.dq, ieee.dq), kNear);
         EXPECT_LE(largest_error(got.dk, ieee.dk), kNear);

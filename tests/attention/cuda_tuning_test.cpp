@@ -1,5 +1,5 @@
-// Blocks, warps and stages of attention's tile programs on GPUs: hints are taken, and the autotuner
-// measures forward, backward, few rows and packed sequences. On a GPU, or on the stand-in for one.
+// Blocks, warps and stages of attention's tile programs on GPUs: hints are used, and the autotuner
+// measures forward, backward, few rows and packed sequences. On a GPU or the stand-in for one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ class CudaCallsTuning : public ::testing::Test {
         std::filesystem::remove_all(folder_);
     }
 
-    /// Fewer trials on the stand-in, where each takes a second: of warps alone.
+    /// Fewer trials on the stand-in, where each takes a second: only warps are tuned.
     static AttentionOptions tuned() {
         AttentionOptions options{.engine = "tiles", .autotune = true};
         if (is_stand_in()) options.forward_blocks = options.backward_blocks = {.q = 16, .kv = 32};
@@ -80,7 +80,7 @@ TEST_F(CudaCallsTuning, TakesBlocksThatSharedMemoryHolds) {
 }
 
 void expect_near(const Tensor& a, const Tensor& b) {
-    EXPECT_LE(largest_error(to_array(a), to_array(b)), 0.05);  // of sums rounded to bf16
+    EXPECT_LE(largest_error(to_array(a), to_array(b)), 0.05);  // for sums rounded to bf16
 }
 
 TEST_F(CudaCallsTuning, MeasuresBothPassesOnce) {

@@ -1,4 +1,4 @@
-// The separate programs of the backward pass, whose products warpgroups make, on a Hopper GPU.
+// The separate programs of the backward pass, with products by warpgroups, on a Hopper GPU.
 #include <gmock/gmock.h>
 
 #include "tests/attention/cuda_calls.h"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace cuda_calls;
 
-/// Two heads to a key head, lengths that end inside of blocks.
+/// Two heads per key head, and lengths that end inside of blocks.
 Case with(std::string name, std::int64_t dim, std::function<AttentionOptions(Device)> options) {
     return {.name = fmt::format("{}, {} columns", name, dim),
             .length = 140,

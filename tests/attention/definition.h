@@ -10,7 +10,7 @@
 
 namespace tilewright::attn {
 
-/// A table of small values: scores stay of the size that the rounding of lse allows for.
+/// A table of small values, so that scores stay in the range that the tolerance of lse allows for.
 inline Capture table(Tensor::Dims shape, unsigned seed) {
     Tensor values = testing::random_tensor(f64, shape, seed);
     for (std::int64_t i = 0; i < values.size(); ++i) values.data<double>()[i] *= 0.1;
@@ -20,18 +20,18 @@ inline Capture table(Tensor::Dims shape, unsigned seed) {
 struct Case {
     std::string name = {};
     AttentionOptions options = {};
-    Mod mask = {};  ///< the mod that a block mask in `options` was made of
+    Mod mask = {};  ///< the mod that a block mask in `options` was made from
     DType dtype = f32;
     std::int64_t batch = 2, heads = 2, kv_heads = 2, length = 70, kv_length = 85;
     std::int64_t head_dim = 16, value_dim = 16;
     bool backward = true;
-    bool poisoned = false;  ///< keys and values that no query may attend hold NaN
-    /// Bounds of docs/explanation/numerics.md: of two samples of the same roundings, one is now and
-    /// then more than twice the other.
+    bool poisoned = false;  ///< keys and values that no query may attend to hold NaN
+    /// Factor on the bounds of docs/explanation/numerics.md: with the same roundings, one sample's
+    /// error is sometimes more than twice another's.
     double bounds = 1;
 };
 
-/// Results and gradients against the dense computation in f64.
+/// Checks results and gradients against the dense computation in f64.
 inline void check(const Case& c) {
     SCOPED_TRACE(c.name + " " + std::string(name(c.dtype)));
     // (B, H, L, E) for the reference, `given` for the call.

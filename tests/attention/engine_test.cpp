@@ -1,4 +1,4 @@
-// Engines of attention: the choice among them, refusals, and one more engine than there are.
+// Engines of attention: the choice among them, refusals, and an additional engine.
 #include "attention/engine.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ struct ConstantConfig : EngineConfig {
     Config numbers() const override { return {{"value", static_cast<std::int64_t>(value)}}; }
 };
 
-/// Fills its results with a number; runs f64 forwards without a score mod alone.
+/// Fills its results with a number; supports only f64 forward passes without a score mod.
 class ConstantEngine : public Engine {
   public:
     EngineId id() const override { return kConstant; }
@@ -128,7 +128,7 @@ AttentionSpec hopper_spec() {
     return spec;
 }
 
-/// Why the kernels for Hopper GPUs do not run such calls. What it asks throws nothing.
+/// Why the Hopper kernels do not support a call; must not throw.
 std::string refusal_of(AttentionSpec spec, Pass pass = Pass::forward) {
     spec.pass = pass;
     sm90::ForwardDesc forward;
@@ -156,7 +156,7 @@ TEST(Sm90Engine, RefusesByRuleWithoutExceptions) {
     EXPECT_THAT(refusal_of(spec), HasSubstr("a multiple of 8 up to 256"));
 }
 
-/// The spec of a call with a mod on the GPU: that of the same call on the CPU, elsewhere.
+/// The spec of a call with a mod, made on the CPU and moved to the GPU.
 AttentionSpec with_mod(const Mod& score) {
     const Tensor x = Tensor::zeros(bf16, {1, 2, 64, 64});
     AttentionSpec spec = prepare(x, x, x, {.score_mod = score}).spec;
@@ -211,7 +211,7 @@ TEST(TilesEngine, ConfigurationsFollowTheSpecAlone) {
     call.spec.forward_blocks = {.q = 8, .kv = 16};
     EXPECT_EQ(tiles::engine().choose(call.spec)->numbers().to_string(), "kv=16, q=8");
     EXPECT_EQ(tiles::engine().trials(call.spec).size(), 1u);
-    // The caller keeps no largest scores: the programs do.
+    // The caller does not take the row maxima, so the programs store them in the workspace.
     EXPECT_EQ(tiles::engine().workspace(call.spec, *config), 256);
     call.spec.max_scores = true;
     EXPECT_EQ(tiles::engine().workspace(call.spec, *config), 0);

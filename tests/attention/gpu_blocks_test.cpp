@@ -1,5 +1,5 @@
-// Blocks that attention's tile programs take on GPUs fit the shared memory of each, for every dtype
-// and head dimension.
+// The blocks of attention's tile programs fit the shared memory of each GPU, for every dtype and
+// head dimension.
 #include <gtest/gtest.h>
 
 #include "attention/tiles/backward.h"
@@ -95,7 +95,7 @@ TEST(GpuBlocks, OfF32HaveFewerQueriesWhereAllProgramsRunAtTheSameTime) {
     EXPECT_EQ(queries(64, 256, 128, Products::ieee), 64);
     EXPECT_EQ(queries(16, 256, 64, Products::bf16x3), 32);
     EXPECT_EQ(queries(16, 512, 64, Products::bf16x3), 64);
-    // One block of 32 holds them, however many programs there are.
+    // They fit in one block of 32, however many programs there are.
     EXPECT_EQ(queries(1024, 20, 128, Products::tf32), 32);
     EXPECT_EQ(queries(1024, 40, 128, Products::tf32), 64);
 }

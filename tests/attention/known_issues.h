@@ -1,4 +1,4 @@
-// What the tests of known issues share.
+// Shared by the tests of known issues.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct Shape {
     DType dtype = f32;
 };
 
-/// A block mask in `options` stands for `mask`, the mod that it was made of.
+/// A block mask in `options` stands for `mask`, the mod that it was made from.
 inline void expect_definition(const Shape& shape, const AttentionOptions& options,
                               const Mod& mask = {}) {
     attn::check({.options = options,

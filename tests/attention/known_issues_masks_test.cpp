@@ -1,4 +1,4 @@
-// Known issues of programmable attention elsewhere do not occur here: masks.
+// Issues known from other libraries' programmable attention do not occur here: masks.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -51,7 +51,7 @@ TEST(KnownIssues, CausalWrittenAsAScoreSkipsBlocks) {
 }
 
 TEST(KnownIssues, MasksOfLongSequencesAreSmall) {
-    // As bools they would take 9, 12 and 17 GB.
+    // As bools these masks would take 9, 12 and 17 GB.
     const std::int64_t n = 96000;
     const BlockMask causal = create_block_mask(masks::causal(), 1, 1, n, n);
     EXPECT_LT(causal.nbytes(), 256 << 10);
@@ -142,7 +142,7 @@ TEST(KnownIssues, DecodingByARowOfAMaskIsThatRow) {
 }
 
 TEST(KnownIssues, ProductsOfPositionsDoNotOverflowInMasks) {
-    // 46341 * 46341 passes 2^31.
+    // 46341 * 46341 exceeds 2^31.
     const std::int64_t n = 50000;
     const Tensor x = Tensor::zeros(f32, {1, 1, n, 4}), dout = Tensor::full(f32, {1, 1, n, 4}, 1);
     const AttentionOptions options{.mask = [](auto, auto, auto q, auto kv) {
@@ -153,7 +153,7 @@ TEST(KnownIssues, ProductsOfPositionsDoNotOverflowInMasks) {
     for (const std::int64_t q : {2, 3, 30000, 46340, 46341, 49999}) {
         EXPECT_NEAR(out.lse.get({0, 0, q}), std::log(std::min<double>(4, q + 1)), 1e-6) << q;
     }
-    // Each key gets a quarter from each of four queries.
+    // Each key gets a probability of 1/4 from each of four queries.
     for (const std::int64_t kv : {3, 46340, 46342, 49996}) {
         EXPECT_NEAR(g.value.get({0, 0, kv, 0}), 1, 1e-6) << kv;
     }
@@ -165,7 +165,7 @@ TEST(KnownIssues, OrderAndKindOfListedBlocksChangeNoBit) {
     const auto list = [](std::vector<std::int32_t> ids, Tensor::Dims shape) {
         return Tensor::from_vector(ids, std::move(shape));
     };
-    // The same blocks in order, in another order, and as full blocks where all of them attends.
+    // The same blocks in order, in another order, and as full blocks where all pairs attend.
     const Tensor counts = list({1, 2, 3}, {1, 1, 3});
     const Mod mod = masks::causal();
     const BlockMask in_order = BlockMask::from_kv_blocks(
@@ -196,7 +196,7 @@ TEST(KnownIssues, SparseBlocksOfHeadDimension64HaveTheRightGradients) {
 }
 
 TEST(KnownIssues, TheTopKeysOfARowByATableOfThresholds) {
-    // Scores of f64 reach the thresholds, halfway between the fifth and the sixth, without a tie.
+    // The thresholds are computed in f64, halfway between the fifth and the sixth score: no ties.
     const Tensor q = random_tensor(f32, {1, 2, 40, 16}, 1),
                  k = random_tensor(f32, {1, 2, 60, 16}, 2);
     Tensor thresholds = Tensor::zeros(f32, {2, 40});
@@ -220,7 +220,7 @@ TEST(KnownIssues, TheTopKeysOfARowByATableOfThresholds) {
     const AttentionGradients g =
         attention_backward(q, k, ones, out, Tensor::full(f32, {1, 2, 40, 16}, 1), options);
     for (std::int64_t h = 0; h < 2; ++h) {
-        // Every row gives 1 in all to the keys that it attends to.
+        // The probabilities of every row sum to 1.
         double sum = 0;
         for (std::int64_t j = 0; j < 60; ++j) sum += g.value.get({0, h, j, 0});
         EXPECT_NEAR(sum, 40, 1e-4);

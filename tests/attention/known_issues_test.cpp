@@ -1,4 +1,4 @@
-// Known issues of programmable attention elsewhere do not occur here: values and gradients.
+// Issues known from other libraries' programmable attention do not occur here: values, gradients.
 #include "tests/attention/known_issues.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ TEST(KnownIssues, ManyGathersOfOneLearnedTableHaveOneGradient) {
     const AttentionOutput out = attention(x, x, x, options);
     const AttentionGradients g = attention_backward(x, x, x, out, x, options);
     ASSERT_EQ(g.captured.size(), 1U);
-    // Against a difference in one element.
+    // Against a finite difference in one element.
     const auto loss = [&] {
         const std::vector<float> o = values(attention(x, x, x, options).out), d = values(x);
         double sum = 0;
@@ -93,9 +93,9 @@ TEST(KnownIssues, NewLengthsCompileNothing) {
                                  .score_mod = [slopes](auto s, auto, auto h, auto q, auto kv) {
                                      return s + slopes[h] * tanh((kv - q) * 0.01);
                                  }};
-        // Left out, blocks come in three sizes by the size of the call.
+        // Without a hint, the call's size chooses among three block sizes.
         options.forward_blocks = {.q = 64, .kv = 64};
-        // Everything that is compiled runs through passes, which are logged.
+        // Everything that is compiled goes through passes, which are logged.
         ::setenv("TILEWRIGHT_DEBUG_PASSES", "1", 1);
         ::testing::internal::CaptureStderr();
         const AttentionOutput out = attention(x, x, x, options);
@@ -260,14 +260,14 @@ TEST(KnownIssues, HeadDimensionsAbove128HaveGradients) {
 }
 
 TEST(KnownIssues, DropoutDropsAFixedShareOfPairs) {
-    // Equal scores and values of 1: a row's result is the share that is kept, scaled.
+    // With equal scores and values of 1, a row's result is the kept fraction, scaled.
     const Tensor x = Tensor::zeros(f32, {1, 1, 512, 8}),
                  ones = Tensor::full(f32, {1, 1, 512, 8}, 1);
     const AttentionOptions options{.dropout = 0.25, .seed = 3};
     const AttentionOutput out = attention(x, x, ones, options);
     double mean = 0;
     for (const float value : values(out.out)) mean += value / (512.0 * 8);
-    // 2^18 pairs: one standard deviation is 0.0011.
+    // For 2^18 pairs one standard deviation is 0.0011.
     EXPECT_NEAR(mean, 1, 0.006);
     const AttentionGradients g = attention_backward(x, x, ones, out, ones, options);
     double sum = 0;
@@ -281,7 +281,7 @@ TEST(KnownIssues, SinksAreTheirEmulationByLse) {
                  dout = random_tensor(f32, {2, 4, 50, 16}, 3), sinks = random_tensor(f32, {4}, 4);
     const AttentionOptions with{.sinks = sinks};
     const AttentionOutput a = attention(q, k, k, with), b = attention(q, k, k);
-    // out * sigmoid(lse - sink); the share reaches lse too.
+    // out * sigmoid(lse - sink); the sink affects lse too.
     const Tensor scaled = dout.clone(), dlse = Tensor::zeros(f32, {2, 4, 50});
     std::vector<double> dsinks(4, 0.0);
     for (std::int64_t n = 0; n < 2 * 4 * 50; ++n) {
@@ -341,7 +341,7 @@ TEST(KnownIssues, SplitKeysCombineByTheirLse) {
     const AttentionOptions options{.block_mask = mask};
     const AttentionOutput whole = attention(x, x, x, options);
     const AttentionGradients all = attention_backward(x, x, x, whole, dout, options);
-    // The gradients of a part follow from the output and lse of the whole.
+    // The gradients of a part are computed from the output and lse of the whole.
     std::vector<double> joined(static_cast<std::size_t>(x.size()), 0.0), dq = joined;
     for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 110}, {110, 190}}) {
         const Tensor kv = x.slice(2, first, count);

@@ -52,7 +52,7 @@ TEST(AttentionMods, LargeMasksAreData) {
         c.batch = std::string(name) == "batch and head" ? 2 : 1;
         check(c);
     }
-    // Distances only enter through tanh: see `table`.
+    // Distances only enter through tanh, which bounds scores: see `table`.
     const Mod score = [slopes](auto s, auto, auto h, auto q, auto kv) {
         return s + slopes[h] * tanh((kv - q) * 0.01);
     };
@@ -97,7 +97,7 @@ TEST(AttentionMods, BlockMasksOfAnyOrigin) {
                 attention(one, k, k, {.block_mask = create_block_mask(even, 2, 1, 1, 90)}).out),
             to_array(attention(one, k, k, {.mask = even}).out)),
         1e-6);
-    // Packed: the mask sees packed positions.
+    // With packed sequences, a mask as data is over packed positions.
     const Tensor starts = Tensor::from_vector(std::vector<std::int32_t>{0, 30, 100}, {3});
     const Tensor x = random_tensor(f32, {1, 2, 100, 8}, 3);
     const Mod positions = [](auto, auto, auto i, auto j) { return (i + j) % 3 != 0; };
@@ -117,7 +117,7 @@ TEST(AttentionMods, BlockMasksOfAnyOrigin) {
 }
 
 TEST(AttentionMods, MasksOfManyProgramsComeInLargeTiles) {
-    // Programs of 128 queries: enough of them, and causal tiles of that size waste little.
+    // Programs take 128 queries: there are enough, and causal tiles of that size waste little.
     const Tensor x = random_tensor(f32, {2, 8, 1024, 8}, 1),
                  k = random_tensor(f32, {2, 8, 1024, 8}, 2);
     const auto expect_equal = [&](const AttentionOptions& by_data, const AttentionOptions& plain) {
@@ -132,7 +132,7 @@ TEST(AttentionMods, MasksOfManyProgramsComeInLargeTiles) {
                  {.causal = true, .score_mod = scores::alibi(8)});
 }
 
-/// The same with a mask as data, the part's own.
+/// The same with a mask as data that covers only the part.
 TEST(AttentionMods, APartHasItsOwnBlockMask) {
     const Tensor q = random_tensor(f32, {3, 4, 40, 16}, 1),
                  k = random_tensor(f32, {3, 4, 40, 16}, 2),
@@ -159,7 +159,7 @@ TEST(AttentionMods, APartHasItsOwnBlockMask) {
     same(grads.key, cut(all.key));
 }
 
-/// Batches 1 and 2, query heads 2 and 3 of a larger call, by its own numbers.
+/// Batches 1 and 2, query heads 2 and 3 of a larger call, with that call's indices.
 TEST(AttentionMods, APartCountsFromItsOrigin) {
     const auto cut = [](const Tensor& x, std::int64_t first, std::int64_t count) {
         return x.slice(0, 1, 2).slice(1, first, count).clone();

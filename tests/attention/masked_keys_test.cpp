@@ -1,4 +1,4 @@
-// Keys that do not exist or that nobody may attend contribute nothing, whatever they hold.
+// Keys past the length, or that no query may attend to, contribute nothing, whatever they hold.
 #include <gtest/gtest.h>
 
 #include "tests/attention/definition.h"
@@ -14,7 +14,7 @@ Tensor lengths(const std::vector<std::int32_t>& values) {
     return Tensor::from_vector(values, {static_cast<std::int64_t>(values.size())});
 }
 
-/// Two batches of keys that end early, poisoned after.
+/// Two batches whose keys end early, poisoned from there on.
 Case short_keys(std::string name, DType dtype = f32) {
     Case c{.name = std::move(name), .dtype = dtype, .poisoned = true};
     c.options.kv_lengths = lengths({40, 71});
@@ -129,7 +129,7 @@ TEST(KvLengths, ZeroIsNothingToAttend) {
     }
 }
 
-/// Packed sequences take a length each: the same as cutting their keys.
+/// For packed sequences, a length each is the same as cutting their keys.
 TEST(KvLengths, OfPackedSequences) {
     const std::vector<std::int64_t> starts{0, 30, 30, 90}, kv_starts{0, 50, 60, 100},
         given{20, 0, 40};
@@ -164,7 +164,7 @@ TEST(KvLengths, OfPackedSequences) {
         for (std::int64_t j = 20; j < 60; ++j) EXPECT_EQ(x.get({0, 0, j, 3}), 0);
 }
 
-/// A call whose masks leave keys out, poisoned where no query may attend.
+/// A call whose masks exclude keys, poisoned where no query may attend.
 Case masked(std::string name, AttentionOptions options, DType dtype = f32) {
     return {
         .name = std::move(name), .options = std::move(options), .dtype = dtype, .poisoned = true};
@@ -215,7 +215,7 @@ TEST(MaskedKeys, ContributeNothingWhateverTheyHold) {
     check(c);
 }
 
-/// What one query attends and holds NaN or infinities reaches that query alone, both ways.
+/// NaN or infinity in a key that one query attends to reaches only that query, in both passes.
 TEST(MaskedKeys, QueriesAreApartFromWhatOthersAttend) {
     constexpr std::int64_t kLength = 150;
     const AttentionOptions options{.causal = true};
@@ -242,13 +242,13 @@ TEST(MaskedKeys, QueriesAreApartFromWhatOthersAttend) {
             }
         }
     }
-    // An infinite value alone is infinite in its column, and in no other.
+    // An infinite value makes its column infinite, and no other.
     const AttentionOutput infinite = attention(q, k, bad_v, options);
     for (std::int64_t i = 0; i < kLength; ++i) {
         EXPECT_NEAR(infinite.out.get({0, 0, i, 1}), plain.out.get({0, 0, i, 1}), 1e-6);
         EXPECT_EQ(std::isinf(infinite.out.get({0, 0, i, 2})), i >= 120);
     }
-    // A query that nobody reads from: rows of NaN with segments of their own.
+    // Rows of NaN with their own segments do not affect other rows.
     AttentionOptions apart;
     apart.segment_ids = Tensor::empty(i32, {1, kLength});
     for (std::int64_t i = 0; i < kLength; ++i)

@@ -62,7 +62,7 @@ TEST(AttentionMods, ScoreModsForwardAndBackward) {
 }
 
 TEST(AttentionMods, DistancesOfOtherTypesAreThoseOfPositions) {
-    // Counted from a block's first key these would differ: below 0, or rounded elsewhere.
+    // Relative to a block's first key these would differ: below 0, or rounded differently.
     const Mod mods[] = {
         [](auto s, auto, auto, auto q, auto kv) {
             return s + (cast(cast(q, u32), f32) - cast(cast(kv, u32), f32)) * 0.01;
@@ -91,7 +91,7 @@ TEST(AttentionMods, EveryDtype) {
 }
 
 TEST(AttentionMods, ScoresOfAnyMagnitude) {
-    // Numbers that f32 holds: what is compared is the softmax. Maxima rise from block to block.
+    // These are exact in f32: only the softmax is compared. Maxima rise from block to block.
     for (const double c : {0x1p20, -0x1p20, 0x1p27, -0x1p27, 0x1p33, -0x1p33, 0x1p100, -0x1p126,
                            0x1p127, 0x1.fp127, -0x1p127, -0x1.fp127}) {
         const double ulp = std::fabs(c) * 0x1p-22;
@@ -120,9 +120,9 @@ TEST(AttentionMods, ScoresOfAnyMagnitude) {
     }
 }
 
-/// Rows far from 0 have the gradients of the same rows near it, whatever else the call has.
+/// Rows of scores far from 0 have the same gradients as those near 0, with any other options.
 TEST(AttentionMods, RowsOfLargeScoresHaveGradients) {
-    constexpr double kFar = 0x1p25;  // whose neighbours in f32 are 4 apart
+    constexpr double kFar = 0x1p25;  // f32 numbers of this size are 4 apart
     const Tensor x = random_tensor(f32, {2, 4, 90, 16}, 1),
                  y = random_tensor(f32, {2, 2, 90, 16}, 2),
                  dout = random_tensor(f32, {2, 4, 90, 16}, 3),
@@ -168,7 +168,7 @@ TEST(AttentionMods, RowsOfLargeScoresHaveGradients) {
                                           want = gradients(options, 0, every_row);
                 for (std::size_t i = 0; i < want.size(); ++i) {
                     const Array ours = to_array(got[i]), expected = to_array(want[i]);
-                    // Sums of thousands of terms cancel in those of the table and the sinks.
+                    // Those of the table and the sinks sum thousands of terms that cancel.
                     const double tolerance = i < 2 ? 2e-4 : 2e-3;
                     for (std::size_t n = 0; n < expected.data.size(); ++n) {
                         ASSERT_NEAR(ours.data[n], expected.data[n], tolerance) << i << ' ' << n;
@@ -209,7 +209,7 @@ TEST(AttentionMods, EveryFiniteScoreIsAScore) {
                         EXPECT_EQ(ours.max_scores.get({0, 0, 0}), score) << others;
                     }
                 }
-                // The lowest of all, everywhere: an average.
+                // All scores are the lowest number: the result is an average.
                 const Mod lowest = [most](auto s, auto, auto, auto, auto kv) {
                     return where(kv < 0, s, -most);
                 };
@@ -224,7 +224,7 @@ TEST(AttentionMods, EveryFiniteScoreIsAScore) {
     }
 }
 
-/// Scores of keys and queries alone, which the exponent scales.
+/// Scores without a mod, which are scaled inside the exponent.
 TEST(AttentionMods, LargeProductsAreScores) {
     for (const double scale : {0.25, 0.7, 1.0, 1.5, 1.9, 2.0, -1.0}) {
         for (const double sign : {1.0, -1.0}) {
@@ -233,7 +233,7 @@ TEST(AttentionMods, LargeProductsAreScores) {
                 Tensor k = Tensor::full(f32, {1, 1, 300, 1},
                                         0x1p62 * sign / std::max(1.0, std::abs(scale)));
                 Tensor v = random_tensor(f32, {1, 1, 300, 4}, 1);
-                // A larger score late.
+                // A larger score in a late block.
                 k.set({0, 0, 250, 0}, sign * (sign * scale > 0 ? 1.6 : 0.4) * 0x1p62 /
                                           std::max(1.0, std::abs(scale)));
                 const AttentionOutput ours = attention(q, k, v, {.scale = scale});
@@ -315,7 +315,7 @@ TEST(AttentionMods, OneQueryIsDecoded) {
                .heads = 4,
                .length = 1,
                .kv_length = kv_length,
-               .bounds = 2});  // gradients: an lse of up to log(5000), in eps
+               .bounds = 2});  // gradients are off by an lse of up to log(5000), in eps
     }
     check({.name = "nothing to attend",
            .options = {.mask = [](auto, auto, auto, auto kv) { return kv < 0; }},
@@ -325,7 +325,7 @@ TEST(AttentionMods, OneQueryIsDecoded) {
 TEST(AttentionMods, Sinks) {
     const Tensor sinks = random_tensor(f32, {2}, 31);
     check({.name = "sinks", .options = {.causal = true, .sinks = sinks}});
-    // Gradients are |lse| eps further off: 8 + 30 for 8.
+    // Gradients are off by a further |lse| eps: 8 + 30 instead of 8.
     check({.name = "large sinks", .options = {.sinks = Tensor::full(f32, {2}, 30)}, .bounds = 5});
     check({.name = "rows with a sink alone",
            .options = {.mask = [](auto, auto, auto q, auto kv) { return kv + 5 <= q; },
@@ -414,7 +414,7 @@ TEST(AttentionMods, PackedSequencesRestartPositions) {
 }
 
 TEST(AttentionMods, LargeCapturesTakeNoCopyPerProgram) {
-    // Batches, or heads too, run one after the other where a copy for each would fill memory.
+    // Batches, and heads too, run one after the other if a copy for each would fill memory.
     const Capture bias = table({512, 2048}, 41);
     Case c{.name = "batches in turn",
            .options = {.score_mod = scores::bias(bias)},
@@ -463,7 +463,7 @@ TEST(AttentionMods, CheckedModeNamesTheIndexOutside) {
     } catch (const UserError& error) {
         EXPECT_THAT(error.what(), HasSubstr("capture `table`"));
     }
-    // Pairs that do not attend may read anything.
+    // Pairs that do not attend may read out of bounds.
     const Capture distances = capture(random_tensor(f32, {70}, 1), "distances");
     run([distances](auto s, auto, auto, auto q, auto kv) { return s + distances[q - kv]; }, true);
 }

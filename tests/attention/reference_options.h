@@ -1,4 +1,4 @@
-// The dense reference for the options of `attention`.
+// Options of `attention` for the dense reference.
 #pragma once
 
 #include <cmath>
@@ -9,8 +9,7 @@
 
 namespace tilewright::attn {
 
-/// The same problem for the reference. Packed sequences and
-/// block masks are no part of it.
+/// The same problem for the reference, without packed sequences and block masks.
 inline ReferenceOptions reference_options(const AttentionOptions& options) {
     ReferenceOptions result;
     result.scale = options.scale;
@@ -28,8 +27,8 @@ inline ReferenceOptions reference_options(const AttentionOptions& options) {
     return result;
 }
 
-/// Writes NaN to the rows of keys and values (B, Hkv, S, n) that no query may attend, as
-/// reference_attended_keys says.
+/// Writes NaN to the rows of keys and values (B, Hkv, S, n) that no query may attend to, according
+/// to reference_attended_keys.
 inline void poison_unattended(const Array& attended, const Tensor& key, const Tensor& value) {
     for (std::int64_t b = 0; b < key.dim(0); ++b)
         for (std::int64_t h = 0; h < key.dim(1); ++h)

@@ -49,7 +49,7 @@ TEST(Reference, NanReachesItsRowAlone) {
     EXPECT_EQ(of_query.out.row(0, 0, 0)[0], 1.0);
     EXPECT_TRUE(std::isnan(of_query.out.row(0, 0, 1)[0]));
     EXPECT_TRUE(std::isnan(of_query.lse(0, 0, 1)));
-    // A key before others that every row sees.
+    // A key before others that every row attends to.
     query.row(0, 0, 1)[1] = 0.5;
     key.row(0, 0, 0)[0] = nan;
     const ReferenceOutput of_key = reference_forward(query, key, value, {});
@@ -151,7 +151,7 @@ TEST(Reference, SizesOfASingleKeyByHand) {
     const auto one = [](double x) { return filled({1, 1, 1, 1}, {x}); };
     ReferenceOptions options;
     options.scale = 0.5;
-    // Score and log-sum-exp 3: a probability of size 1 + 2 * 3 + 3.
+    // The score and the log-sum-exp are 3: the probability has size 1 + 2 * 3 + 3.
     const ReferenceSizes sizes = reference_sizes(one(2), one(3), one(-5), one(7), options);
     EXPECT_DOUBLE_EQ(sizes.lse.data[0], 2 * 3);
     EXPECT_DOUBLE_EQ(sizes.out.data[0], 10 * 5);
@@ -161,14 +161,13 @@ TEST(Reference, SizesOfASingleKeyByHand) {
     // The exact gradients cancel.
     const auto exact = reference_backward(one(2), one(3), one(-5), one(7), {}, options);
     EXPECT_EQ(exact.query.data[0], 0);
-    // Scores have the roundings of f32 where a probability has those of bf16.
+    // Scores are rounded to f32, probabilities to bf16.
     options.arithmetic = DType::bf16;
     EXPECT_DOUBLE_EQ(reference_sizes(one(2), one(3), one(-5), {}, options).out.data[0],
                      5 * (1 + 9 * 0x1p-16));
 }
 
-// What many terms leave is about as large as the walk of their roundings: sizes loosen no bound
-// much.
+// For many terms, sizes are about as large as the results themselves: they hardly loosen bounds.
 TEST(Reference, SizesOfManyKeysAreThoseOfTheResults) {
     const auto random = [](unsigned seed) { return random_array({1, 1, 256, 16}, seed); };
     const Array q = random(1), k = random(2), v = random(3), dout = random(4);

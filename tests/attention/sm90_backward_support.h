@@ -7,7 +7,7 @@
 
 namespace tilewright::attn::sm90 {
 
-/// Inputs with made-up addresses, for what needs no GPU.
+/// Inputs with made-up addresses, for tests without a GPU.
 inline BackwardInputs backward_inputs_of(const Problem& p, bool deterministic = false) {
     const ForwardInputs forward = inputs_of(p);
     BackwardInputs inputs;
@@ -25,7 +25,7 @@ inline BackwardInputs backward_inputs_of(const Problem& p, bool deterministic = 
     return inputs;
 }
 
-/// A backward problem in device memory, its forward done by the forward kernel.
+/// A backward problem in device memory, after the forward kernel has run.
 struct BackwardDevice {
     Device forward_device;
     Guarded grad_out, grad_lse, grad_query, grad_key, grad_value;

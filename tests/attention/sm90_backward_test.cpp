@@ -1,5 +1,5 @@
-// The Hopper backward kernels: what they refuse, that every configuration compiles cleanly without
-// a GPU, and, on a Hopper GPU, gradients against the f64 reference.
+// The Hopper backward kernels: refusals, clean compilation of every configuration without a GPU
+// and, on a Hopper GPU, gradients against the f64 reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ TEST(Sm90Backward, RefusesByName) {
     expect([](auto& i) { i.workspace = 128; },
            "workspace: expected an address that is a multiple of 256 but got 128");
     expect([](auto& i) { i.scale = INFINITY; }, "scale: expected a finite number but got inf");
-    // Where head_dim > 128 dQ is summed up by tiles of queries.
+    // For head_dim > 128, dQ is summed by tiles of queries.
     const auto widen = [](BackwardInputs& i) {
         for (DeviceTensor* tensor : {&i.query, &i.key, &i.grad_query, &i.grad_key}) {
             const std::int64_t rows = tensor->shape[2];
@@ -105,12 +105,12 @@ TEST(Sm90Backward, FewTilesOfAGroupAreShared) {
     EXPECT_EQ(splits(causal(6, 1, 512)), 6);
     EXPECT_EQ(splits(causal(12, 2, 128)), 6);
     EXPECT_EQ(splits(causal(4, 4, 128)), 1);
-    // Of many tiles most see no query.
+    // Most of many causal tiles have no query.
     EXPECT_EQ(splits({.heads = 8, .kv_len = 1 << 20, .causal = true}), 1);
     EXPECT_EQ(splits({.heads = 8, .q_len = 0, .kv_len = 100}), 1);
 }
 
-// No spills, no serialised wgmma, no ignored setmaxnreg: generate_backward makes all of them
+// No spills, no serialised wgmma, no ignored setmaxnreg: generate_backward turns all of them into
 // errors.
 TEST(Sm90Backward, ConfigurationsCompileCleanly) {
     TW_REQUIRE_NVRTC();
@@ -138,7 +138,7 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
 
 // ---- on a Hopper GPU
 
-/// Rows above a negative diagonal have no key: the reference computes the others.
+/// Rows above a negative diagonal have no unmasked key: the reference only computes the others.
 ReferenceGradients reference(const Problem& p, DType arithmetic, const Array& q, const Array& k,
                              const Array& v, const Array& grad_out, const Array& grad_lse) {
     ReferenceOptions options;
@@ -188,7 +188,7 @@ class Sm90BackwardGpu : public testing::Test {
 
     /// Runs a problem and compares with the reference: each gradient at most twice the error of the
     /// plain computation in the same dtype.
-    /// `splits`: of the query heads of a kv head; 0: as chosen.
+    /// `splits`: over the query heads of a kv head; 0: as chosen.
     static void check(const Problem& p, bool deterministic = false, bool with_grad_lse = false,
                       unsigned seed = 1, int splits = 0) {
         SCOPED_TRACE(fmt::format("{} B{} H{}/{} L{} S{} D{}x{} {} diagonal {} window {} scale {}{}",
@@ -290,7 +290,7 @@ TEST_F(Sm90BackwardGpu, OddLengths) {
     }
 }
 
-// Diagonals that leave rows, keys, tiles, or everything without a partner.
+// Diagonals that leave rows, keys, tiles, or everything fully masked.
 TEST_F(Sm90BackwardGpu, Diagonals) {
     for (std::int64_t diagonal : {-1000, -130, -1, 1, 77, 1000}) {
         for (std::int64_t dim : {64, 128}) {

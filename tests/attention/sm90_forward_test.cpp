@@ -1,5 +1,5 @@
-// The Hopper forward kernel: what it refuses, that every configuration compiles cleanly without a
-// GPU, and, on a Hopper GPU, results against the f64 reference.
+// The Hopper forward kernel: refusals, clean compilation of every configuration without a GPU and,
+// on a Hopper GPU, results against the f64 reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -75,7 +75,7 @@ TEST(Sm90Forward, EveryConfigurationFitsSharedMemory) {
     }
 }
 
-// No spills, no serialised wgmma, no ignored setmaxnreg: generate_forward makes all of them errors.
+// No spills, no serialised wgmma, no ignored setmaxnreg: generate_forward makes them errors.
 TEST(Sm90Forward, ConfigurationsCompileCleanly) {
     TW_REQUIRE_NVRTC();
     const Problem problems[] = {
@@ -110,13 +110,13 @@ TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
     const auto config = [](const Problem& p) {
         return choose_forward(check_forward(inputs_of(p)), 132);
     };
-    // The heads of a group lie in one tile. Whole tiles of long keys would leave multiprocessors
-    // idle in the last of four rounds, and here in the only one.
+    // The heads of a group are in one tile. Unsplit tiles of long keys would leave multiprocessors
+    // idle in the last of four waves, and here in the only one.
     const ForwardConfig many = config({.batch = 64, .heads = 32, .kv_heads = 8, .kv_len = 8192});
     EXPECT_EQ(many.warpgroups, 1);
     EXPECT_EQ(many.group, 4);
     EXPECT_EQ(config({.heads = 32, .kv_heads = 8, .kv_len = 131072}).stream_k, 132);
-    // More rows than one warpgroup has; groups that are no power of two; no part without a block.
+    // More rows than one warpgroup has; groups that are not a power of two; no empty split.
     EXPECT_EQ(config({.heads = 32, .kv_heads = 1, .q_len = 4, .kv_len = 999}).block_m(), 128);
     EXPECT_EQ(config({.heads = 6, .kv_heads = 2, .kv_len = 999}).group, 1);
     EXPECT_EQ(config({.heads = 8, .kv_heads = 8, .kv_len = 100}).stream_k, 0);
@@ -125,7 +125,7 @@ TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
         0);
     EXPECT_EQ(config({.batch = 8, .heads = 32, .kv_heads = 8, .q_len = 4096, .kv_len = 4096}).group,
               1);
-    // Tiles of one head run side by side, where they find its keys in L2.
+    // Tiles of one head run at the same time, so that they find its keys in L2.
     EXPECT_EQ(config({.batch = 2,
                       .heads = 8,
                       .kv_heads = 8,
@@ -139,8 +139,8 @@ TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
 
 // ---- on a Hopper GPU
 
-/// Rows above a negative diagonal have no key: the reference computes the others, as its window
-/// cannot say so.
+/// Rows above a negative diagonal have no unmasked key: the reference only computes the others, as
+/// its window cannot express this.
 ReferenceOutput reference(const Problem& p, DType arithmetic, const Array& q, const Array& k,
                           const Array& v) {
     ReferenceOptions options;
@@ -193,7 +193,7 @@ class Sm90Gpu : public testing::Test {
         Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, seed + 1).exact;
         const Array v = Sample(p, p.kv_heads, p.kv_len, p.value_dim, seed + 2).exact;
         if (key_growth != 0.0) {
-            // Scores that change from block to block, by rows of keys along the first column.
+            // Scores that change from block to block: the keys' first column grows.
             for (std::size_t i = 0; i < k.data.size(); i += static_cast<std::size_t>(p.dim)) {
                 const double along = static_cast<double>(i / static_cast<std::size_t>(p.dim) %
                                                          static_cast<std::size_t>(p.kv_len)) /
@@ -249,7 +249,7 @@ TEST_F(Sm90Gpu, HeadDimensions) {
     check({.q_len = 300, .kv_len = 300, .dim = 64, .value_dim = 256});
 }
 
-TEST_F(Sm90Gpu, HalfPrecision) {
+TEST_F(Sm90Gpu, F16AgreesWithTheReference) {
     for (std::int64_t dim : {64, 128, 256}) {
         check({.dtype = DType::f16,
                .heads = 2,
@@ -262,7 +262,7 @@ TEST_F(Sm90Gpu, HalfPrecision) {
     }
 }
 
-TEST_F(Sm90Gpu, OddLengths) {
+TEST_F(Sm90Gpu, OddLengthsAgreeWithTheReference) {
     for (std::int64_t q_len : {1, 63, 129, 200}) {
         for (std::int64_t kv_len : {1, 79, 128, 257, 500}) {
             for (bool causal : {false, true}) {
@@ -276,8 +276,8 @@ TEST_F(Sm90Gpu, OddLengths) {
     }
 }
 
-// Diagonals that leave rows, tiles, or everything without a key.
-TEST_F(Sm90Gpu, Diagonals) {
+// Diagonals that leave rows, tiles, or everything fully masked.
+TEST_F(Sm90Gpu, AnyDiagonalBoundsTheKeys) {
     for (std::int64_t diagonal : {-1000, -130, -1, 0, 1, 77, 1000}) {
         check({.heads = 2,
                .kv_heads = 2,
@@ -311,7 +311,7 @@ TEST_F(Sm90Gpu, Windows) {
     }
 }
 
-// Tiles of 192 rows, whose warpgroups end at different blocks and skip what they do not see.
+// Tiles of 192 rows, whose warpgroups end at different blocks and skip masked ones.
 TEST_F(Sm90Gpu, LongCausalTilesOfThreeWarpgroups) {
     for (std::int64_t dim : {64, 96}) {
         check({.batch = 2,
@@ -354,9 +354,9 @@ TEST_F(Sm90Gpu, GroupedHeadsAndLayouts) {
     }
 }
 
-// Decoding and speculation: few query rows, all heads of a group in one tile.
+// Decoding and speculative decoding: few query rows, all heads of a group in one tile.
 TEST_F(Sm90Gpu, FewRowsOfGroups) {
-    const Problem p{.batch = 40, .heads = 32, .kv_heads = 4, .kv_len = 600};  // keys stay whole
+    const Problem p{.batch = 40, .heads = 32, .kv_heads = 4, .kv_len = 600};  // keys are not split
     check(p);
     Problem many = p;
     many.batch = 8, many.q_len = 7, many.kv_heads = 16, many.causal = true, many.diagonal = 593;
@@ -364,11 +364,11 @@ TEST_F(Sm90Gpu, FewRowsOfGroups) {
     check(many);
     many.heads = 128, many.kv_heads = 8, many.window = 100;  // more than 64 rows
     check(many);
-    // Groups that are no power of two lie in tiles of their own.
+    // Groups that are not a power of two get separate tiles.
     check({.batch = 30, .heads = 6, .kv_heads = 2, .q_len = 16, .kv_len = 300});
 }
 
-// Keys in parts.
+// Split-KV.
 TEST_F(Sm90Gpu, FewRowsOverManyKeys) {
     check({.heads = 16, .kv_heads = 1, .kv_len = 30000});
     check({.batch = 2,
@@ -394,7 +394,7 @@ TEST_F(Sm90Gpu, FewRowsOfHeadDimOver128) {
            .value_dim = 256,
            .causal = true,
            .diagonal = 2000});
-    // Rows without a key beside rows with some.
+    // Fully masked rows beside others.
     check({.dtype = DType::f16,
            .heads = 4,
            .kv_heads = 2,
@@ -411,7 +411,7 @@ TEST_F(Sm90Gpu, ScalesOfAnySign) {
     }
 }
 
-// Scores that grow, shrink and jump between blocks: both repairs of the speculative maximum.
+// Scores that grow, shrink and jump between blocks: both repairs of the speculative row maximum.
 TEST_F(Sm90Gpu, ScoresThatJump) {
     for (double growth : {40.0, -40.0, 400.0, -400.0, 4000.0, -4000.0}) {
         for (bool causal : {false, true}) {

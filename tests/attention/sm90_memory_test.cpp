@@ -1,4 +1,4 @@
-// Shared memory of the Hopper kernels: one description for the host, which reserves it, and for the
+// Shared memory of the Hopper kernels: one description for the host, which reserves it, and the
 // kernels.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ AttentionSpec spec_of(Pass pass, std::int64_t dim) {
     return spec;
 }
 
-/// What the compiler says where the host would reserve 16 bytes more than it does.
+/// The compiler's log if the host reserved 16 bytes more than it does.
 std::string log_of_another_size(cuda::CompileRequest request, int reserved) {
     int changed = 0;
     for (cuda::Header& header : request.headers) {
@@ -48,7 +48,7 @@ std::string log_of_another_size(cuda::CompileRequest request, int reserved) {
 
 TEST(Sm90Memory, KernelsDoNotCompileForAnotherNumberOfBytes) {
     TW_REQUIRE_NVRTC();
-    constexpr int kAlignment = 1024;  // which the host adds
+    constexpr int kAlignment = 1024;  // added by the host
     const auto matches = testing::HasSubstr("the host reserves another number of bytes");
     ForwardDesc forward;
     ASSERT_FALSE(describe(spec_of(Pass::forward, 64), forward));
@@ -64,7 +64,7 @@ TEST(Sm90Memory, KernelsDoNotCompileForAnotherNumberOfBytes) {
                 matches);
 }
 
-/// Offsets rise, tiles begin where the swizzle does, barriers at whole words of 8 bytes.
+/// Offsets increase, tiles are aligned to the swizzle, barriers to 8 bytes.
 void expect_in_order(const std::vector<int>& tiles, int barriers, int bits, int total) {
     int last = 0;
     for (const int offset : tiles) {
@@ -110,7 +110,7 @@ TEST(Sm90Memory, PartsFollowEachOther) {
     }
 }
 
-/// 128 x 128 keys and two of 128 x 128 queries in bf16, as drawn by hand.
+/// 128 x 128 keys and two buffers of 128 x 128 queries in bf16, worked out by hand.
 TEST(Sm90Memory, OfOneConfiguration) {
     const auto m = twd::attn::memory_of(twd::attn::QueryTileShape{.query_dim = 128,
                                                                   .value_dim = 128,

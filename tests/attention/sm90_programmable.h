@@ -1,4 +1,4 @@
-// What the tests of programmable Hopper attention share: dense definitions, and problems with mods,
+// Shared by the tests of programmable Hopper attention: dense definitions, and problems with mods,
 // masks, sinks, segments and dropout in device memory.
 #pragma once
 
@@ -26,7 +26,7 @@ inline std::vector<CaptureView> views_of(const std::vector<Capture>& captures,
     return views;
 }
 
-/// `attends` of (head, q, kv), for so many heads.
+/// A mask by attends(head, q, kv), for this number of heads.
 template <typename Attends>
 mask::MaskData mask_data(std::int64_t heads, std::int64_t q_len, std::int64_t kv_len,
                          const Attends& attends) {
@@ -40,16 +40,16 @@ mask::MaskData mask_data(std::int64_t heads, std::int64_t q_len, std::int64_t kv
     return mask::from_dense(dense);
 }
 
-/// What a dense computation needs to know. Positions are b, h, q, kv.
+/// The inputs of a dense computation. Positions are b, h, q, kv.
 struct Dense {
     using Value = std::function<double(double, std::int64_t b, std::int64_t h, std::int64_t q,
                                        std::int64_t kv)>;
     Value score = [](double s, auto, auto, auto, auto) { return s; };
     Value derivative = [](double, auto, auto, auto, auto) { return 1.0; };  ///< of the score
     std::function<bool(std::int64_t q, std::int64_t kv)> attends = [](auto, auto) { return true; };
-    /// Instead, where heads differ.
+    /// In place of `attends` if heads differ.
     std::function<bool(std::int64_t h, std::int64_t q, std::int64_t kv)> head_attends = {};
-    /// What a probability is multiplied with: dropout.
+    /// The factor of a probability, for dropout.
     std::function<double(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv)> keep =
         [](auto, auto, auto, auto) { return 1.0; };
     std::vector<double> sinks;     ///< per head, or none
@@ -84,11 +84,11 @@ struct ProgramOptions {
     bool exact = false;
     std::vector<std::int32_t> segments = {};  ///< of queries and keys
     double dropout = 0;
-    double key_growth = 0;       ///< scores rise from key to key by this much over all
+    double key_growth = 0;       ///< scores rise by this much from the first to the last key
     bool deterministic = false;  ///< backward
 };
 
-/// A problem in device memory with all that its options name, ready for the forward.
+/// A problem in device memory with everything that its options name, ready for the forward pass.
 struct Programmed {
     Device device;
     std::vector<Buffer> arrays;
@@ -152,7 +152,7 @@ struct Programmed {
         take_workspace();
     }
 
-    /// Scratch for the inputs as they are.
+    /// Allocates the workspace for the current inputs.
     void take_workspace() {
         const ForwardDesc desc = check_forward(device.inputs);
         workspace = Buffer(0, forward_workspace_bytes(desc, choose_forward(desc, 132)));

@@ -1,4 +1,4 @@
-// What the tests of programmable Hopper backward kernels share: gradients by a dense computation in
+// Shared by the tests of programmable Hopper backward kernels: gradients by a dense computation in
 // f64, the fixture that compares with them, and packed sequences.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tilewright::attn::sm90 {
 
-// P, dS and the result are each rounded to 8 bits, and delta comes from an out that was.
+// P, dS and the result are each rounded to 8 bits, and so is the out that delta is computed from.
 constexpr double kTolerance = 1.0 / 128;
 
 struct DenseGradients {
@@ -99,7 +99,7 @@ class Sm90ProgrammableBackwardGpu : public testing::Test {
         TW_REQUIRE_NVRTC();
     }
 
-    /// A problem whose forward has run, ready for the backward.
+    /// A problem whose forward pass has run, ready for the backward pass.
     struct Run {
         Programmed problem;
         Guarded grad_out, grad_query, grad_key, grad_value, grad_sinks;
@@ -180,7 +180,7 @@ class Sm90ProgrammableBackwardGpu : public testing::Test {
             if (truth.sinks.empty()) return;
             std::vector<float> sinks(truth.sinks.size());
             grad_sinks.buffer.download(sinks.data(), sinks.size() * 4, kGuard);
-            // Rows of either sign cancel, their rounding does not.
+            // Rows of opposite signs cancel, but their rounding errors do not.
             expect_near("sinks", std::vector<double>(sinks.begin(), sinks.end()), truth.sinks,
                         4 * tolerance, sum_allowed(truth.sinks, 4 * tolerance));
         }
@@ -208,8 +208,8 @@ class Sm90ProgrammableBackwardGpu : public testing::Test {
         EXPECT_EQ(run.gradients(), first) << "two runs differ";
     }
 
-    /// The same with gradients of the captures. `expected`: of the first, in its order. `change`:
-    /// of the problem before it runs.
+    /// The same with gradients of the captures. `expected`: that of the first capture. `change`:
+    /// applied to the problem before it runs.
     static void check_captured(const Problem& p, const Dense& dense, const ProgramOptions& options,
                                std::vector<double>& expected, const Capturing& captured,
                                const std::function<void(Programmed&)>& change = {}) {
@@ -231,7 +231,8 @@ class Sm90ProgrammableBackwardGpu : public testing::Test {
         run.grad_captures[0].buffer.download(got.data(), got.size() * 4, kGuard);
         EXPECT_TRUE(run.grad_captures[0].intact());
         run.compare(p, dense_gradients(p, dense, q, k, v, dout, captured), kTolerance);
-        // Pairs of either sign cancel, what the rounding of out does to a row's delta does not.
+        // Pairs of opposite signs cancel, but the error of a row's delta, from a rounded out, does
+        // not.
         expect_near("capture", std::vector<double>(got.begin(), got.end()), expected,
                     2 * kTolerance, sum_allowed(expected, 2 * kTolerance));
         run.launch();
@@ -244,7 +245,7 @@ class Sm90ProgrammableBackwardGpu : public testing::Test {
     static std::vector<std::int64_t> dims() { return {64, 96, 128, 192, 256}; }
 };
 
-/// Packed sequences; one has no rows, one no keys.
+/// Packed sequences, one without rows and one without keys.
 struct PackedRows {
     std::vector<std::int32_t> q_starts{0, 50, 50, 190, 191, 360};
     std::vector<std::int32_t> kv_starts{0, 70, 110, 110, 250, 400};

@@ -67,7 +67,7 @@ TEST_F(Sm90ProgrammableBackwardGpu, ListedMasksWithHoles) {
     }
 }
 
-// Ids in any order; sorted ones leave out whole blocks.
+// Ids in any order; sorted ones mask whole blocks.
 TEST_F(Sm90ProgrammableBackwardGpu, Segments) {
     constexpr std::int64_t kLength = 420;
     bool deterministic = false;
@@ -83,7 +83,7 @@ TEST_F(Sm90ProgrammableBackwardGpu, Segments) {
             dense.attends = [&](auto q, auto kv) {
                 return ids[static_cast<std::size_t>(q)] == ids[static_cast<std::size_t>(kv)];
             };
-            // A segment of one pair has nothing but rounding in dQ and dK.
+            // With segments of one pair, dQ and dK are nothing but rounding errors.
             if (width == 1)
                 dense.attends = [](auto, auto) { return true; }, ids.assign(ids.size(), 3);
             for (std::int64_t dim : dims()) {
@@ -135,7 +135,7 @@ TEST_F(Sm90ProgrammableBackwardGpu, DropoutDropsThePairsOfTheForward) {
     }
 }
 
-// They give what each gives alone.
+// Packed sequences give the same results as each sequence alone.
 TEST_F(Sm90ProgrammableBackwardGpu, PackedSequences) {
     const PackedRows rows;
     for (std::int64_t dim : dims()) {

@@ -107,7 +107,7 @@ class Sm90ProgrammableGpu : public testing::Test {
     }
 };
 
-TEST_F(Sm90ProgrammableGpu, Alibi) {
+TEST_F(Sm90ProgrammableGpu, AlibiAgreesComputedAndRead) {
     Dense dense;
     dense.score = [](double s, auto, auto h, auto q, auto kv) {
         return s + slope_of(h, 4) * static_cast<double>(kv - q);
@@ -131,7 +131,7 @@ TEST_F(Sm90ProgrammableGpu, Alibi) {
     }
 }
 
-TEST_F(Sm90ProgrammableGpu, SoftCap) {
+TEST_F(Sm90ProgrammableGpu, SoftCapAgreesExactAndApproximate) {
     Dense dense;
     dense.score = [](double s, auto, auto, auto, auto) { return 2 * std::tanh(s / 2); };
     const Problem p{.heads = 2, .kv_heads = 2, .q_len = 300, .kv_len = 450, .causal = true};
@@ -176,7 +176,7 @@ TEST_F(Sm90ProgrammableGpu, TablesByColumnByRowAndByPair) {
           {.mod = Mod([=](auto s, auto, auto, auto q, auto kv) { return s + flat[q - kv + 7]; })});
 }
 
-// A mod may mask: rows whose first keys, or all of them, are dead, and conditions on positions.
+// A mod may mask: rows whose first keys, or all keys, are masked, and conditions on positions.
 TEST_F(Sm90ProgrammableGpu, ModsThatGiveMinusInfinity) {
     Dense dense;
     dense.attends = [](auto q, auto kv) { return kv >= q + 100; };
@@ -219,7 +219,7 @@ TEST_F(Sm90ProgrammableGpu, ListedMasks) {
     check_all();
 }
 
-// Dead blocks in long rows, one by one and all together, for one warpgroup and for all.
+// Masked blocks in long rows, single ones and all of them, for one warpgroup and for all.
 TEST_F(Sm90ProgrammableGpu, ListedMasksWithHoles) {
     std::mt19937 generator(9);
     for (double density : {0.02, 0.3, 0.9}) {
@@ -264,13 +264,13 @@ TEST_F(Sm90ProgrammableGpu, SinksAndMaxima) {
     const Problem p{.heads = 4, .kv_heads = 4, .q_len = 200, .kv_len = 300, .causal = true};
     check(p, dense, {});
     check(p, dense, {.row_max = true});
-    dense.attends = [](auto q, auto) { return q > 150; };  // rows with nothing but a sink
+    dense.attends = [](auto q, auto) { return q > 150; };  // some rows have only a sink
     Problem full = p;
     full.causal = false;
     check(full, dense, {.listed = true, .row_max = true});
 }
 
-// Few query rows, whose keys are split: sinks join once, mods and dropout take part everywhere.
+// Few query rows with split-KV: sinks are added once, mods and dropout apply to every split.
 TEST_F(Sm90ProgrammableGpu, FewRowsOverManyKeys) {
     const Problem p{.heads = 8, .kv_heads = 2, .q_len = 3, .kv_len = 3000};
     Dense dense;
@@ -300,7 +300,7 @@ TEST_F(Sm90ProgrammableGpu, ScoresThatJumpUnderAMod) {
     }
 }
 
-// Ids in any order; sorted ones leave out whole blocks.
+// Ids in any order; sorted ones mask whole blocks.
 TEST_F(Sm90ProgrammableGpu, Segments) {
     constexpr std::int64_t kLength = 420;
     for (std::int64_t width : {1, 37, 130, 1000}) {
@@ -347,7 +347,7 @@ TEST_F(Sm90ProgrammableGpu, DropoutDropsThePairsOfItsBits) {
     }
 }
 
-// Packed sequences give what each gives alone; one has no rows, one no keys.
+// Packed sequences give the same results as each alone; one has no rows, one has no keys.
 TEST_F(Sm90ProgrammableGpu, PackedSequences) {
     const std::vector<std::int32_t> q_starts{0, 100, 100, 350, 351, 700};
     const std::vector<std::int32_t> kv_starts{0, 130, 200, 200, 500, 800};

@@ -43,7 +43,7 @@ TEST_F(Sm90ProgrammableBackwardGpu, ScoreModsThatAreNotAffine) {
         };
         check(p, dense, {.mod = scores::softcap(2)});
         check(p, dense, {.mod = scores::softcap(2, true)}, 2e-2);  // tanh.approx: 2^-11 of the cap
-        // A derivative that has no bound where the probability is 0.
+        // A derivative that is unbounded where the probability is 0.
         dense.score = [](double s, auto, auto, auto q, auto kv) {
             return kv >= q / 2 ? std::copysign(std::sqrt(std::abs(s)), s) : -kInfinity;
         };
@@ -149,8 +149,8 @@ TEST_F(Sm90ProgrammableBackwardGpu, GradientsOfCaptures) {
     }
 }
 
-// A number per sequence and head, a bias per head and key, and a factor per query; the batch of a
-// mod is the sequence.
+// A number per sequence and head, a bias per head and key, a factor per query; batches of mods are
+// sequences.
 TEST_F(Sm90ProgrammableBackwardGpu, GradientsOfCapturesOfPackedSequences) {
     const PackedRows rows;
     std::mt19937 generator(6);

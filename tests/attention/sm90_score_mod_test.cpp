@@ -1,5 +1,5 @@
-// Score mods and masks of the Hopper kernels without a GPU: their text, their lists, that variants
-// compile cleanly.
+// Score mods and masks of the Hopper kernels without a GPU: their text, their lists, and clean
+// compilation of variants.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ std::string exponent_of(const Mod& mod) {
     return text.substr(text.find("float exponent("));
 }
 
-/// The text of `gradient`, which runs for every score of the backward.
+/// The text of `gradient`, which runs for every score in the backward pass.
 std::string gradient_of(const Mod& mod) {
     const std::string text = text_of(mod, 8192, true);
     const std::size_t begin = text.find("float gradient(");
@@ -51,7 +51,7 @@ TEST(Sm90ScoreMod, AffinePartsJoinTheExponent) {
     EXPECT_THAT(text,
                 HasSubstr("fmaf(score, (1.442695f * scale), fmaf(static_cast<float>(offset),"));
     EXPECT_THAT(text, Not(HasSubstr("__ldg")));
-    // A cap's division and both its factors are constants.
+    // A soft cap's division and both of its factors become constants.
     EXPECT_THAT(exponent_of(scores::softcap(20, true)), HasSubstr("ptx::tanh_approx"));
     EXPECT_THAT(exponent_of(scores::softcap(20, true)), Not(HasSubstr(" / ")));
     EXPECT_THAT(exponent_of(scores::softcap(20)), HasSubstr("tanhf"));
@@ -68,9 +68,9 @@ TEST(Sm90ScoreMod, ChoicesBetweenFactorsTakeOneMultiplyAdd) {
     EXPECT_THAT(text, Not(HasSubstr("abs")));
     EXPECT_THAT(text, HasSubstr("? (1.442695f * scale) : (0.7213475f * scale)"));
     EXPECT_EQ(text.find("fmaf(score"), text.rfind("fmaf(score"));
-    // What is chosen is finite, so that a gradient of 0 needs no care.
+    // Both choices are finite, so that a gradient of 0 needs no special case.
     EXPECT_THAT(gradient_of(checkerboard), HasSubstr("return grad * "));
-    // Two multiply-adds where more than a factor differs, and no score times 0.
+    // Two multiply-adds if more than a factor differs, and no score times 0.
     const Mod shifted(
         [](auto s, auto, auto, auto q, auto kv) { return where(q % 2 == 0, s * 2 + kv * 0.5, s); });
     EXPECT_NE(exponent_of(shifted).find("fmaf(score"), exponent_of(shifted).rfind("fmaf(score"));
@@ -79,8 +79,8 @@ TEST(Sm90ScoreMod, ChoicesBetweenFactorsTakeOneMultiplyAdd) {
     EXPECT_THAT(exponent_of(zeroed), Not(HasSubstr("0.0f * scale")));
 }
 
-// A finite score times log2(e) may be infinite: it is added by what rounds once, so that beside an
-// offset of -inf it is nothing.
+// A finite score times log2(e) may be infinite: an FMA, which rounds once, adds it, so that it does
+// not matter beside an offset of -inf.
 TEST(Sm90ScoreMod, LargeScoresStayFinite) {
     const Mod literal([](auto s, auto, auto, auto, auto kv) { return where(kv == 2, 3.0e38, s); });
     EXPECT_THAT(exponent_of(literal), HasSubstr("fmaf(2.164"));
@@ -90,7 +90,7 @@ TEST(Sm90ScoreMod, LargeScoresStayFinite) {
         [table](auto s, auto, auto h, auto, auto kv) { return where(kv == 2, table[h], s); });
     EXPECT_THAT(exponent_of(captured),
                 ::testing::ContainsRegex("fmaf\\(m?[a-z0-9]+, 1.442695f, start\\)"));
-    // What the exact maximum is taken of is the score itself.
+    // The exact maximum is taken of the score itself.
     const std::string text = text_of(literal);
     EXPECT_THAT(text.substr(text.find("float modified(")), HasSubstr("scale"));
     EXPECT_THAT(text.substr(text.find("float modified(")), Not(HasSubstr("1.442695")));
@@ -105,7 +105,7 @@ TEST(Sm90ScoreMod, MaskedPairsNeedNoDerivative) {
         return where(q < kv, -infinity, s * 3);
     });
     EXPECT_THAT(gradient_of(above), HasSubstr("return grad * 3.0f;"));
-    // A pair that keeps a score without a gradient is another matter.
+    // This does not hold for a pair with a finite constant score, which has no gradient.
     const Mod constant([](auto s, auto, auto, auto q, auto kv) { return where(q >= kv, s, -5.0); });
     EXPECT_THAT(gradient_of(constant), HasSubstr("? 1.0f : 0.0f"));
 }
@@ -136,7 +136,7 @@ TEST(Sm90ScoreMod, ColumnsAreReadInPairsWhereThatIsSafe) {
                 auto s, auto, auto h, auto, auto kv) { return s + cast(table(h, kv), f32); });
     };
     EXPECT_THAT(text_of(mod(8192)), HasSubstr("load_pair"));
-    EXPECT_THAT(text_of(mod(8193)), Not(HasSubstr("load_pair")));  // the last pair leaves the array
+    EXPECT_THAT(text_of(mod(8193)), Not(HasSubstr("load_pair")));  // the last pair crosses the end
     EXPECT_THAT(text_of(mod(4096)), Not(HasSubstr("load_pair")));  // columns beyond it are clamped
 }
 
@@ -197,7 +197,7 @@ TEST(Sm90MaskLists, TellWhichKeysAreAttended) {
         for (int i = 0; i < 64; ++i) word |= std::uint64_t{attended(first + i)} << i;
         return word;
     };
-    // Each key by some queries of every tile.
+    // Each key is attended by some queries of every tile.
     const auto data = mask_data(
         1, 300, 200, [&](auto, auto q, auto kv) { return attended(kv) && (q + kv) % 5 == 0; });
     const MaskLists lists = lists_of(mask::make_plan(data, plan_options(128, 128)));
@@ -330,7 +330,7 @@ TEST(Sm90MaskLists, KeysPastTheEndTakeNoPart) {
     EXPECT_EQ(whole.count, 4);
     EXPECT_EQ(whole.states, twd::attn::kBlockFull | twd::attn::kBlockFull << 2);
     EXPECT_EQ(whole.bits, -1);
-    // 72 keys of 128: the second strip sees a part; and it comes after the first tile.
+    // Of 128 keys 72 exist: the second strip is partial, and comes after the first tile.
     const twd::attn::MaskEntry& part =
         lists.entries[static_cast<std::size_t>(lists.tiles[1].first_entry) + 1];
     EXPECT_EQ(part.states, twd::attn::kBlockFull | twd::attn::kBlockPartial << 2 |

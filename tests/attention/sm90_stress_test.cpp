@@ -1,5 +1,5 @@
 // The Hopper kernels under stress, on a Hopper GPU: a thousand runs with the same bits, tensors
-// beyond 32 bits of addresses, scores with spikes, infinities and NaN.
+// beyond 32-bit offsets, scores with spikes, infinities and NaN.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class Sm90Stress : public testing::Test {
         return bits;
     }
 
-    /// The forward's result as numbers, its rows one after the other.
+    /// The forward pass's result as numbers, row by row.
     static std::vector<double> run(const Problem& p, const Arrays& in) {
         Device device(p, in.q, in.k, in.v);
         const cuda::Stream stream(0);
@@ -62,7 +62,7 @@ class Sm90Stress : public testing::Test {
         return reference_forward(in.q, in.k, in.v, options);
     }
 
-    /// NaN where the reference has NaN and only there; elsewhere at most twice the errors of
+    /// Expects NaN exactly where the reference has NaN, and elsewhere at most twice the errors of
     /// the plain computation in the same dtype.
     static void check(const Problem& p, const Arrays& in) {
         const std::vector<double> got = run(p, in);
@@ -76,7 +76,7 @@ class Sm90Stress : public testing::Test {
             left[1].push_back(truth[i]);
             left[2].push_back(plain[i]);
         }
-        if (left[0].empty()) return;  // every row saw it
+        if (left[0].empty()) return;  // it reached every row
         expect_near_as_plain("out", left[0], left[1], left[2], p.dtype);
     }
 };
@@ -141,7 +141,7 @@ TEST_F(Sm90Stress, AThousandDeterministicBackwardRunsGiveTheSameBits) {
     }
 }
 
-/// A tensor whose second batch lies more than 4 GiB after its first.
+/// A tensor whose second batch is more than 4 GiB after its first.
 struct Far {
     Buffer buffer;
     DeviceTensor tensor;
@@ -170,7 +170,7 @@ struct Far {
     }
 };
 
-// The same values near and far give the same bits: no offset is cut to 32 bits.
+// The same values near and far give the same bits: no offset is truncated to 32 bits.
 TEST_F(Sm90Stress, TensorsBeyondFourGigabytes) {
     for (std::int64_t dim : {128, 256}) {
         SCOPED_TRACE(dim);
@@ -207,7 +207,7 @@ TEST_F(Sm90Stress, TensorsBeyondFourGigabytes) {
             inputs.*member = far.back().tensor;
             if (far.size() != 4 && far.size() < 6) far.back().upload(*near);
         }
-        // The forward writes what the backward reads of it, far away too.
+        // The forward pass writes what the backward pass reads, also far away.
         ForwardInputs far_forward = given.inputs;
         far_forward.query = inputs.query;
         far_forward.key = inputs.key;
@@ -228,7 +228,7 @@ TEST_F(Sm90Stress, TensorsBeyondFourGigabytes) {
     }
 }
 
-// One key far above all others, first, last and inside of a block: speculative maxima fail
+// One score far above all others, first, last and inside of a block: speculative row maxima fail
 // once.
 TEST_F(Sm90Stress, ScoresThatSpike) {
     for (std::int64_t dim : {64, 128, 256}) {
@@ -252,8 +252,7 @@ TEST_F(Sm90Stress, ScoresThatSpike) {
     }
 }
 
-// A NaN or an infinity among the queries stays in its row, one among the keys in the rows that see
-// it.
+// A NaN or infinity in a query stays in its row, one in a key stays in the rows that attend to it.
 TEST_F(Sm90Stress, InfinityAndNanStayWhereTheyBelong) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     for (const double bad : {nan, kInfinity, -kInfinity}) {
@@ -271,7 +270,7 @@ TEST_F(Sm90Stress, InfinityAndNanStayWhereTheyBelong) {
             }
         }
     }
-    // Few rows, whose tiles are cut: NaN and infinity pass the second kernel too.
+    // Few rows, whose tiles are split: NaN and infinity also pass through the second kernel.
     for (const double bad : {nan, kInfinity}) {
         const Problem p{.heads = 4, .kv_heads = 2, .q_len = 2, .kv_len = 5000};
         Arrays in = random(p);

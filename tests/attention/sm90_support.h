@@ -1,4 +1,4 @@
-// What the tests of the Hopper kernels share: problems, device arrays between guard bytes, errors.
+// Shared by the tests of the Hopper kernels: problems, device arrays between guard bytes, errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ inline DeviceTensor contiguous(cuda::DeviceAddress address, std::int64_t batch, 
     return tensor;
 }
 
-/// Inputs with made-up addresses, for what needs no GPU.
+/// Inputs with made-up addresses, for tests without a GPU.
 inline ForwardInputs inputs_of(const Problem& p) {
     ForwardInputs inputs;
     inputs.dtype = p.dtype;
@@ -138,7 +138,7 @@ struct Device {
         inputs.workspace = workspace.address();
     }
 
-    /// For the configuration that the GPU's multiprocessors give.
+    /// For the configuration chosen for the GPU's number of multiprocessors.
     static std::size_t workspace_bytes(const ForwardInputs& inputs) {
         const ForwardDesc desc = check_forward(inputs);
         const int multiprocessors = cuda::device_info(0).multiprocessors;
@@ -168,8 +168,8 @@ inline double relative_error(const std::vector<double>& got, const std::vector<d
     return std::sqrt(difference) / std::max(std::sqrt(size), 1e-30);
 }
 
-/// What stands in the rule of support/accuracy.h for a result of the plain computation in `dtype`;
-/// without one (`plain` empty) its few roundings alone.
+/// The allowed error by the rule of support/accuracy.h, given the plain computation in `dtype`;
+/// without one (`plain` empty), only that of a few roundings.
 inline double largest_allowed(const std::vector<double>& plain, const std::vector<double>& truth,
                               DType dtype) {
     const auto array = [](const std::vector<double>& values) {
@@ -181,8 +181,8 @@ inline double largest_allowed(const std::vector<double>& plain, const std::vecto
     return allowed_error(plain.empty() ? exact : array(plain), exact, dtype);
 }
 
-/// Both the norm of the error, of the truth's, and the error of every element are small enough: one
-/// wrong element among thousands hardly moves the norm.
+/// Expects both the error's norm, relative to the truth's, and the error of every element to be
+/// small: one wrong element among thousands hardly changes the norm.
 inline void expect_near(const char* what, const std::vector<double>& got,
                         const std::vector<double>& truth, double norm_allowed,
                         double element_allowed) {
@@ -202,16 +202,16 @@ inline void expect_near(const char* what, const std::vector<double>& got,
         << ", allowed " << element_allowed;
 }
 
-/// What one element may be off of sums whose norm may be off by `norm_allowed`: of n errors of one
-/// size and either sign, none in a million is beyond five of them, and the largest element is no
-/// smaller than their root mean square.
+/// The error allowed in one element of sums whose norm may be off by `norm_allowed`: fewer than one
+/// in a million sums of n errors of one size and random sign exceeds five standard deviations, and
+/// the largest element is at least the root mean square.
 inline double sum_allowed(const std::vector<double>& truth, double norm_allowed) {
     double largest = 0;
     for (const double x : truth) largest = std::max(largest, std::abs(x));
     return 5 * norm_allowed * largest;
 }
 
-/// The same beside the plain computation in `dtype`: at most twice its errors.
+/// The same relative to the plain computation in `dtype`: at most twice its errors.
 inline void expect_near_as_plain(const char* what, const std::vector<double>& got,
                                  const std::vector<double>& truth, const std::vector<double>& plain,
                                  DType dtype) {

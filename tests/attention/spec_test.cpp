@@ -1,4 +1,4 @@
-// Specs of attention calls: equality, order, printing, and what becomes of arguments.
+// Specs of attention calls: equality, order, printing, and how arguments are translated.
 #include "attention/spec.h"
 
 #include <gmock/gmock.h>

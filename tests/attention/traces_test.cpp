@@ -1,4 +1,4 @@
-// One compiled program serves every batch, head count and length that it can.
+// One compiled program runs every batch, head count and length that it supports.
 #include <gtest/gtest.h>
 
 #include "attention/tiles/backward.h"

@@ -1,4 +1,4 @@
-// The C interface gives bit for bit what the C++ functions give: every option, every result.
+// The C interface gives the same bits as the C++ functions, for every option and result.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -30,7 +30,7 @@ class View {
     DLManagedTensor* managed_;
 };
 
-/// A place for a result.
+/// Memory for a result.
 class Result {
   public:
     Result() = default;
@@ -46,7 +46,7 @@ class Result {
         if (!managed_) return;
         const DLTensor& have = managed_->dl_tensor;
         ASSERT_EQ(Tensor::Dims(have.shape, have.shape + have.ndim), wanted.shape());
-        // Strides of a row-major array may be left out.
+        // Strides of a row-major array may be omitted.
         const Tensor dense = wanted.contiguous();
         std::int64_t stride = 1;
         for (int d = have.ndim; d-- > 0; stride *= have.shape[d])
@@ -61,7 +61,7 @@ class Result {
     DLManagedTensor* managed_ = nullptr;
 };
 
-/// An attention described twice: for C++ and for C.
+/// An attention call described twice: for C++ and for C.
 struct Case {
     const char* name;
     std::function<void(AttentionOptions&)> cpp;

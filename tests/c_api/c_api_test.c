@@ -247,7 +247,7 @@ static void errors(void) {
     EXPECT(tw_set_num_threads(-1) == TW_BAD_INPUT);
     tw_release(NULL);
 
-    // What stands after `shape` is not looked at.
+    // Fields after `shape` are not read.
     input = view(x, 1000, shape);
     EXPECT(tw_rms_norm(&input, NULL, 0.0, NULL, &y, NULL, NULL) == TW_BAD_INPUT);
     EXPECT(y == NULL && strstr(tw_error(), "ndim = 1000"));

@@ -1,5 +1,5 @@
-// Hostile structs at every entry of the C interface: each call ends with a status and a text,
-// writes results or none, and never reads what is not there.
+// Invalid structs at every entry point of the C interface: each call returns a status and a text,
+// writes all results or none, and never reads out of bounds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
 constexpr int kRounds = 10000;
 
-/// Chooses; the same for a seed.
+/// Random choices, repeatable for a seed.
 class Random {
   public:
     explicit Random(unsigned seed) : engine_(seed) {}
@@ -33,8 +33,7 @@ class Random {
     std::mt19937 engine_;
 };
 
-/// A view whose memory is there for every shape and strides that can be addressed, with up to two
-/// fields that lie.
+/// A view with memory for all shapes and strides that can be addressed, and up to two wrong fields.
 class View {
   public:
     View(Random& random, std::initializer_list<std::int64_t> shape, bool integers = false) {
@@ -81,7 +80,7 @@ class View {
             case 5:
                 shape_[d] = random.of<std::int64_t>({-1, kMin, kMax, 0, 3});
                 break;
-            case 6:  // one element, repeated: there is memory for it, but not for the results
+            case 6:  // one element, repeated: fits in memory, but its results do not
                 view_.strides = strides_.data();
                 strides_.fill(0);
                 shape_[d] = std::int64_t{1} << random.of<int>({45, 50, 57});
@@ -108,7 +107,7 @@ class View {
     bool absent_ = false;
 };
 
-/// Places of results, which a failed call leaves alone.
+/// Memory for results, which a failed call must not write.
 class Places {
   public:
     ~Places() {
@@ -123,7 +122,7 @@ class Places {
     std::array<DLManagedTensor*, 6> places_{};
 };
 
-/// Counts how calls ended, and refuses what none may.
+/// Counts statuses of calls, and fails for those that must not occur.
 class Ends {
   public:
     void add(tw_status status, const Places& places, unsigned seed) {
@@ -134,7 +133,7 @@ class Ends {
         ASSERT_TRUE(places.untouched()) << seed;
         ASSERT_EQ(tw_error()[0], '[') << seed << ": " << tw_error();
     }
-    /// Calls of either kind must occur, or the test is blind.
+    /// Both successes and failures must occur, or the test proves nothing.
     void expect_both(int least = 100) const {
         EXPECT_GT(counts_[TW_OK], least);
         EXPECT_GT(counts_[TW_BAD_INPUT], least);
@@ -216,7 +215,7 @@ TEST(CApiFuzz, Attention) {
         if (random.one_in(8)) options.cu_seqlens = starts;
         if (random.one_in(4)) options.kv_lengths = lengths;
         if (random.one_in(4)) options.sinks = sinks;
-        // Mods in each other's places are wrong input, too.
+        // Mods in each other's place are bad input, too.
         if (random.one_in(3)) options.score_mod = random.of({score, score, causal});
         if (random.one_in(3)) options.mask_mod = random.of({causal, causal, score});
         if (random.one_in(3)) options.block_mask = mask;
@@ -333,7 +332,7 @@ TEST(CApiFuzz, Programs) {
     EXPECT_EQ(tw_program_arrays(nullptr), 0);
 }
 
-TEST(CApiFuzz, TheMachine) {
+TEST(CApiFuzz, ThreadCountsAndNullPointersAreErrors) {
     for (int threads : {0, -1, INT_MIN, INT_MAX, 1}) {
         EXPECT_EQ(tw_set_num_threads(threads), threads < 0 ? TW_BAD_INPUT : TW_OK);
     }

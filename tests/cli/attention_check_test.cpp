@@ -1,4 +1,4 @@
-// The check of `tilewright attention` says WRONG where a result is, and only there.
+// The check of `tilewright attention` prints WRONG for wrong results, and only for those.
 #include "cli/attention_check.h"
 
 #include <gmock/gmock.h>
@@ -86,7 +86,7 @@ TEST(AttentionCheck, SaysWhichResultIsWrong) {
     change("grad table", [](AttentionRun& run) -> Tensor& { return run.gradients.captured[0]; });
 }
 
-// Where a query has a key or two its exact gradients cancel, and what roundings leave is no error.
+// If a query has one or two keys, its exact gradients cancel; what roundings leave is not an error.
 TEST(AttentionCheck, AllowsTheRoundingsOfSmallProblems) {
     unsigned seed = 1;
     const auto run = [&](DType dtype, std::int64_t queries, std::int64_t keys, std::int64_t dim) {

@@ -1,4 +1,4 @@
-// `tilewright attention`: files in, files out, and what happens to bad ones.
+// `tilewright attention`: files in, files out, and how bad ones are refused.
 #include "tilewright/attention.h"
 
 #include <gmock/gmock.h>
@@ -136,7 +136,7 @@ TEST_F(AttentionCommand, OptionsReachTheComputation) {
     EXPECT_EQ(load("o.npy").to_vector<float>(),
               tilewright::attention(q, k, v, short_keys).out.to_vector<float>());
 
-    // An index outside an array clamps; the checked mode reports it.
+    // An index out of bounds is clamped; the checked mode reports it.
     make("table", "40", 5);
     const std::vector<std::string> outside = {"--score", "score + table[q + 1]",
                                               "--bind",  "table=" + (folder_ / "table.npy"),

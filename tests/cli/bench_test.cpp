@@ -1,4 +1,4 @@
-// `tilewright bench`: its rows, its JSON and its arithmetic. No time is tested.
+// `tilewright bench`: its rows, its JSON and its arithmetic. Times are not tested.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -242,7 +242,7 @@ TEST(Baseline, AdviceFitsCheckoutsAndInstalledPrograms) {
         EXPECT_THAT(error.what(), HasSubstr("--baseline torch in a checkout"));
         EXPECT_THAT(error.what(), HasSubstr((elsewhere / "tilewright").string()));
     }
-    // A Python of the user's own is not ./dev's to fill.
+    // ./dev cannot install packages in the user's own Python.
     ::setenv("TILEWRIGHT_PYTHON", "/bin/false", 1);
     const ProgramResult result = run_program({"bench", "matmul", "--baseline", "torch"});
     ::unsetenv("TILEWRIGHT_PYTHON");

@@ -89,7 +89,7 @@ TEST(DebugLog, MasksThatAreEvaluatedPairByPair) {
 }
 
 TEST(DebugLogDeathTest, ScalarKernels) {
-    ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a process of its own
+    ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // runs it in its own process
     ::setenv("TILEWRIGHT_TARGET", "scalar", 1);
     ::setenv("TILEWRIGHT_DEBUG", "1", 1);
     EXPECT_EXIT(

@@ -111,7 +111,7 @@ TEST(DumpCommand, EveryBuiltinCompilesForEveryGpuWithoutSpills) {
                 request.name = name + "_" + dtype + ".cu";
                 request.source = cuda.out;
                 request.arch = arch;
-                // Maxima of rows wait in local memory for a round.
+                // Row maxima are spilled to local memory for one iteration.
                 request.spill_limit_bytes = name == "flex" ? 48 : 0;
                 requests.push_back(request);
             }

@@ -1,4 +1,4 @@
-// `tilewright export`: folders that run what the operations compute, and input that does not fit.
+// `tilewright export`: exported folders compute what the operations do, and bad input is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,7 +78,7 @@ TEST(ExportCommand, AttentionKeepsMasksAndCaptures) {
     EXPECT_LT(largest_difference(got.at(0), want.out), 1e-5);
     EXPECT_LT(largest_difference(got.at(1), want.lse), 1e-5);
 
-    // The backward pass also gives the gradient of the slopes.
+    // The backward pass also returns the gradient of the slopes.
     arguments[0] = "attention_backward";
     const ProgramResult backward = export_to(path, arguments);
     ASSERT_EQ(backward.status, 0) << backward.error;

@@ -1,4 +1,4 @@
-// `bench flex`, `attention` with mods from texts, `dump flex`.
+// `bench flex`, `attention` with mods from text, `dump flex`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,7 +86,7 @@ TEST(DumpFlex, ShowsTheModInTheProgram) {
     EXPECT_EQ(run_program({"dump", "flex", "--score", "score +"}).status, 2);
 }
 
-/// In place of Python: takes every job and says that each run took a millisecond.
+/// A script in place of Python accepts every job and reports a millisecond for each run.
 TEST(BenchFlex, ARowOfTorchStandsBesideOurs) {
     TemporaryFolder folder;
     const std::string python = folder / "python";

@@ -1,4 +1,4 @@
-// `tilewright random`: values, integers, documents, and files that are added to.
+// `tilewright random`: values, integers, documents, and arrays added to files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

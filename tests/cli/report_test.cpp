@@ -1,4 +1,4 @@
-// Rows of a benchmark as they are printed.
+// Printed rows of benchmarks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// `tilewright run`: programs of IR text on files.
+// `tilewright run`: programs from IR text on files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Tensor specifications, files on disk, and writes that leave nothing half done.
+// Tensor specifications, files on disk, and atomic writes.
 #include "cli/tensor_file.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-"""What long commands show on a real terminal, and that they wipe it before their results.
+"""Long commands show progress on a real terminal, and erase it before their results.
 
 usage: terminal_test.py PROGRAM [unittest's arguments]
 """
@@ -33,7 +33,7 @@ def on_terminal(*arguments):
     try:
         while chunk := os.read(leader, 4096):
             shown += chunk
-    except OSError:  # what Linux answers at the end
+    except OSError:  # the end of output, on Linux
         pass
     os.close(leader)
     status = process.wait()
@@ -43,7 +43,7 @@ def on_terminal(*arguments):
 
 
 def what_stays(text):
-    """The lines that one sees at the end."""
+    """The lines that are visible at the end."""
     return [re.sub(rf".*{re.escape(WIPE)}", "", line) for line in text.split("\n")]
 
 
@@ -54,7 +54,7 @@ class Terminal(unittest.TestCase):
         self.folder = pathlib.Path(temporary.name)
 
     def check(self, heads, length):
-        """The slow reference of one thread."""
+        """Runs a check by the slow single-threaded reference."""
         file, out = self.folder / "x.npy", self.folder / "out.npy"
         run("random", "--out", file, "--shape", f"1,{heads},{length},64")
         arrays = ["--query", file, "--key", file, "--value", file, "--out", out]
@@ -69,7 +69,7 @@ class Terminal(unittest.TestCase):
         return text
 
     def test_seconds_and_shares_are_shown_and_wiped(self):
-        """From the third second on, however long the parts take that a share is made of."""
+        """From the third second on, however long each step takes."""
         text = self.check(4, 1280)
         self.assertIn(f"{WIPE}check, 2 s", text)
         self.assertRegex(text, rf"{re.escape(WIPE)}check, \d s, (25|50|75)%")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks what libtilewright.so exports: the functions of c_api.h, all of them, and of C++ what the
-public headers name; and that its SONAME is that of its version.
+"""Checks that libtilewright.so exports all functions of c_api.h and, of C++, only what the public
+headers name, and that its SONAME has its version.
 
 usage: check_symbols.py LIBRARY INCLUDE_FOLDER VERSION
 """
@@ -16,7 +16,7 @@ def output_of(*command):
 
 
 def components(symbol):
-    """The names of a mangled C++ symbol up to its template arguments: tilewright, Tensor, dim."""
+    """The names in a mangled C++ symbol up to its template arguments: tilewright, Tensor, dim."""
     found = re.match(r"_Z(?:T[ISV]|GV)?N[rVK]*((?:\d+\w+)?)", symbol)
     rest, names = found[1] if found else "", []
     while length := re.match(r"\d+", rest):

@@ -1,5 +1,5 @@
-# What compilers say to the package that `run.cmake` installed: those that are too old get a short
-# message, Clang 15 or newer builds the consumer.
+# Uses the package that `run.cmake` installed with several compilers: those that are too old get a
+# short message, Clang 15 or newer builds the consumer.
 #
 # Called with PREFIX, CONSUMER, WORK, GENERATOR, MAKE, COMPILER (the one that built the library) and
 # CASE: none (the Python package, on a machine without a compiler), standard (C++17), old_clang or

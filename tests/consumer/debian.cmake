@@ -1,4 +1,4 @@
-# Makes the Debian package of BUILD, unpacks it to an empty root, and uses it from there.
+# Builds the Debian package from BUILD, unpacks it to an empty root, and uses it from there.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
 endfunction()

@@ -13,7 +13,7 @@
 
 namespace {
 
-/// Memory that the CPU and the first GPU both reach, by the driver that is installed.
+/// Memory that both the CPU and the first GPU can access, allocated by the installed driver.
 class SharedMemory {
   public:
     SharedMemory() : driver_(dlopen("libcuda.so.1", RTLD_NOW)) {

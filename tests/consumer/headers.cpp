@@ -1,4 +1,4 @@
-// Every public header, and uses of what is hard on compilers: lambdas as kernels and mods,
+// Every public header, and features that are hard on compilers: lambdas as kernels and mods,
 // concepts, source locations.
 #include <tilewright/c_api.h>
 #include <tilewright/tilewright.h>

@@ -1,4 +1,4 @@
-// Uses the installed headers and library as a stranger would: traces a kernel and runs it.
+// Uses the installed headers and library as a user would: traces a kernel and runs it.
 #include <tilewright/tilewright.h>
 #include <tilewright/version.h>
 

@@ -1,4 +1,4 @@
-# Installs BUILD to a fresh prefix, then configures, builds and runs the project CONSUMER against it.
+# Installs BUILD to a fresh prefix, then configures, builds and runs the project CONSUMER with it.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -7,7 +7,7 @@ set(work ${BUILD}/consumer)
 file(REMOVE_RECURSE ${work})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
 
-# The package must not ask for a library of ours: every other package is made unfindable.
+# The package must not require any of our dependencies: all of them are hidden.
 set(hidden)
 foreach(package benchmark CLI11 fmt GTest hwy nlohmann_json TBB)
   list(APPEND hidden -D CMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
@@ -18,7 +18,7 @@ run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${work}/build -G ${GENERATOR}
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/consumer)
 
-# The same by pkg-config, from a prefix that was moved.
+# The same with pkg-config, from a prefix that was moved.
 file(RENAME ${work}/prefix ${work}/moved)
 find_program(pkg_config pkg-config REQUIRED)
 set(ENV{PKG_CONFIG_PATH} ${work}/moved/${LIBDIR}/pkgconfig)
@@ -30,7 +30,7 @@ run(${work}/by_pkg_config)
 run(${C_COMPILER} -std=c11 ${EXAMPLES}/c/attention.c ${flags} -Wl,-rpath,${work}/moved/${LIBDIR} -lm -o ${work}/from_c)
 run(${work}/from_c)
 
-# An exported operation, deployed by its C++17 header.
+# An exported operation, deployed through its C++17 header.
 run(${work}/moved/bin/tilewright export rms_norm --shape 8,64 --name small_norm --out ${work}/artifact)
 run(${COMPILER} -std=c++17 -Wall -Wextra -Wpedantic -Werror -I ${work}/artifact ${CONSUMER}/deploy.cpp ${flags}
   -Wl,-rpath,${work}/moved/${LIBDIR} -o ${work}/deploy)

@@ -1,4 +1,4 @@
-// Kernels that run on the tile machine and on the reference interpreter, and have to agree.
+// Runs kernels on the tile machine and on the reference interpreter, which have to agree.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class Agreement {
 
     Kernel k;
 
-    /// An array of the caller, small random numbers inside.
+    /// An array of the caller with small random numbers.
     ir::Value array(DType dtype, std::vector<std::int64_t> extents) {
         std::int64_t count = 1;
         for (const std::int64_t extent : extents) count *= extent;
@@ -42,7 +42,7 @@ class Agreement {
         return k.ref("array" + std::to_string(memories_.size()), dtype, std::move(extents));
     }
 
-    /// The same with random bits: integers of the whole range.
+    /// The same with random bits: integers over the whole range.
     ir::Value array_of_bits(DType dtype, std::vector<std::int64_t> extents) {
         const ir::Value result = array(dtype, std::move(extents));
         for (std::byte& byte : memories_.back().bytes) byte = static_cast<std::byte>(random_());
@@ -57,7 +57,7 @@ class Agreement {
         return k.load(ref, indices);
     }
 
-    /// Stores a tile or scalar in a new array of its shape, one for each program.
+    /// Stores a tile or scalar to a new array with one such shape for each program.
     void keep(ir::Value value) {
         const ir::Type type = k.b.type(value);
         std::vector<std::int64_t> extents = grid_;

@@ -1,4 +1,4 @@
-// The checked mode: the text of every violation, and clean programs that it lets pass.
+// The checked mode: the text of every violation, and correct programs, which it accepts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ir::Value;
 using testing::Each;
 using testing::ElementsAre;
 
-/// Text of the first violation; "clean" when there is none.
+/// The text of the first violation; "clean" if there is none.
 std::string check(const ir::Function& kernel, const ir::Arguments& call,
                   const CheckOptions& options = {}) {
     try {
@@ -132,7 +132,7 @@ TEST(CheckedMode, OutsideLanesReachDots) {
         return check(k.done(), arguments({in.argument(), other.argument(), out.argument()}));
     };
     EXPECT_THAT(run(true), testing::HasSubstr("x[0, 3] outside its extents [2, 3]"));
-    EXPECT_EQ(run(false), "clean");  // padding rows of x give padding rows of z only
+    EXPECT_EQ(run(false), "clean");  // padding rows of x only reach padding rows of z
 }
 
 TEST(CheckedMode, OutsideValuesReachBranchesLoopsAndIndices) {
@@ -470,7 +470,7 @@ TEST(CheckedMode, AtomicsRaceWithPlainAccessesOnly) {
         "program (0) read it at kernel.cpp:2 and program (1) updates it at kernel.cpp:1");
 }
 
-// ---- Checks of the user, and the options.
+// ---- User checks, and the options.
 
 TEST(CheckedMode, DebugCheckNamesItsElement) {
     Kernel k("assert", {2});
@@ -486,7 +486,7 @@ TEST(CheckedMode, DebugCheckNamesItsElement) {
         "[interpret_checked] kernel assert, program (0): expected debug_check \"x is small\" to "
         "hold but got false in element [1, 1] at kernel.cpp:9");
     EXPECT_NO_THROW(interpret(kernel, call));
-    in.data[3] = 0;  // the padding lanes are undefined and no violation by themselves
+    in.data[3] = 0;  // undefined padding lanes are not violations by themselves
     EXPECT_EQ(check(kernel, call), "clean");
 }
 

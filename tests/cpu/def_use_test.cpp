@@ -1,4 +1,4 @@
-// Uses of buffers, as patterns over chains change them.
+// Uses of buffers, and how patterns over chains change them.
 #include "cpu/def_use.h"
 
 #include <gtest/gtest.h>

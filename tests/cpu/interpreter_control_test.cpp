@@ -19,7 +19,7 @@ const ir::Type kIndex{DType::i64, {}};
 TEST(InterpreterControl, TheLastGridAxisIsFastest) {
     Kernel k("order", {2, 3});
     const Value y = k.ref("y", DType::i64, {7});
-    // Every program appends its number to a list whose length stands in y[0].
+    // Every program appends its number to a list whose length is in y[0].
     const Value count = k.load(y, {k.at(0)});
     const Value row = k.b.binary(Op::mul, k.b.program_id(0), k.b.num_programs(1));
     const Value next = k.b.binary(Op::add, count, k.index(1));

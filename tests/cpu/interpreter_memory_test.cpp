@@ -1,4 +1,4 @@
-// The reference machine: loads, stores, atomics and what it asks of its arguments.
+// The reference machine: loads, stores, atomics and checks of arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -21,7 +21,7 @@ using testing::ElementsAre;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-/// Runs `body` on the whole of `in` (of this dtype and shape) and returns what it gives, row-major.
+/// Runs `body` on all of `in` (of this dtype and shape) and returns its result, row-major.
 template <typename Out, typename In>
 std::vector<Out> apply(DType dtype, const std::vector<std::int64_t>& shape, std::vector<In> in,
                        const std::function<Value(ir::Builder&, Value)>& body) {
@@ -48,7 +48,7 @@ std::vector<std::int32_t> count_to(int n) {
 }
 
 TEST(InterpreterOps, ElementwiseRoundsPerOp) {
-    // 2049 is no f16: 2048 + 1 rounds to 2048 before 1 is added again.
+    // 2049 is not an f16: 2048 + 1 rounds to 2048 before 1 is added again.
     const auto result = apply<std::uint16_t, std::uint16_t>(
         DType::f16, {1}, {f32_to_f16(2048)}, [](ir::Builder& b, Value x) {
             const Value one = b.constant({DType::f16, {1}}, 1);
@@ -81,7 +81,7 @@ TEST(InterpreterOps, CastsBitcastsAndSelect) {
     EXPECT_THAT(chosen, ElementsAre(9, 9, 2));
 }
 
-TEST(InterpreterOps, Movement) {
+TEST(InterpreterOps, ShapeOpsMoveElements) {
     const auto transposed = apply<std::int32_t, std::int32_t>(
         DType::i32, {2, 3}, count_to(6), [](ir::Builder& b, Value x) {
             const int permutation[] = {1, 0};
@@ -117,7 +117,7 @@ TEST(InterpreterOps, Movement) {
     EXPECT_THAT(reshaped, ElementsAre(1, 5, 9));
 }
 
-TEST(InterpreterOps, Iota) {
+TEST(InterpreterOps, IotaCountsAlongItsAxis) {
     const auto rows =
         apply<std::int32_t, std::int32_t>(DType::i32, {}, {0}, [](ir::Builder& b, Value) {
             return b.iota({DType::i32, {2, 2}}, 0);

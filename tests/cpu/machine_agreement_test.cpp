@@ -1,5 +1,5 @@
-// Property test: portable random programs give the same on the tile machine as on the reference
-// machine, as built, optimised, printed and parsed, and have nothing that the checked mode reports.
+// Property test: portable random programs give the same results on the tile machine and the
+// reference machine, as built, optimised, printed and parsed, and the checked mode reports nothing.
 // docs/testing.md says how to rerun a seed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using tilewright::testing::difference;
 using tilewright::testing::PortableProgram;
 using Buffers = std::vector<std::vector<std::byte>>;
 
-/// What goes wrong with the program of a seed; empty when all agree.
+/// What goes wrong with the program of a seed; empty if all results agree.
 std::string disagreement(std::uint64_t seed) {
     const PortableProgram program = tilewright::testing::portable_program(seed);
     ir::verify(program.function);
@@ -35,7 +35,7 @@ std::string disagreement(std::uint64_t seed) {
     interpret(program.function, arguments_of(program, expected));
 
     CheckOptions options;
-    options.bounds = false;  // lanes outside that read 0 are no accident in these programs
+    options.bounds = false;  // these programs read 0 in lanes outside on purpose
     for (const auto& array : program.arrays) options.outputs.push_back(array.is_output);
     Buffers checked = start;
     interpret_checked(program.function, arguments_of(program, checked), options);
@@ -64,7 +64,7 @@ std::string disagreement(std::uint64_t seed) {
     return "";
 }
 
-/// A run that asks for a table which this machine lacks skips all its tests.
+/// If a run asks for a table that this machine does not support, all tests are skipped.
 class AskedTable : public ::testing::Environment {
     void SetUp() override {
         const char* table = std::getenv("TILEWRIGHT_TARGET");

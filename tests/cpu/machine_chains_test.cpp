@@ -57,7 +57,7 @@ TEST(Machine, ChainsStoreToTheArray) {
     }
 }
 
-// A body unrolled many times: chains of 64 ops, each fed by several others and by sums of rows.
+// A body unrolled many times: chains of 64 ops, each using several others and sums of rows.
 TEST(Machine, UnrolledBodiesAgree) {
     Agreement test({1});
     Kernel& k = test.k;
@@ -121,7 +121,7 @@ TEST(Machine, LongChainsAgree) {
     }
 }
 
-// The ops of a run alternate block by block: its results must not lie where it still reads.
+// The ops of a run alternate block by block: results must not overwrite what it still reads.
 TEST(Machine, FusedRunsKeepWhatTheyRead) {
     Agreement test;
     ir::Builder& b = test.k.b;
@@ -187,7 +187,7 @@ TEST(Machine, PositionsInChains) {
     }
 }
 
-// Rows far longer than a block: passes that reduce, compute again and store, totals kept in place.
+// Rows much longer than a block: passes that reduce, recompute and store, with totals in place.
 TEST(Machine, WideRowsInALoop) {
     for (const std::int64_t n : {64, 130, 1000, 4096, 5000}) {
         for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
@@ -231,13 +231,13 @@ TEST(Machine, WideRowsInALoop) {
                 EXPECT_THAT(loop, ::testing::ContainsRegex("[|#] v")) << listing;
                 EXPECT_THAT(
                     loop,
-                    ::testing::Not(::testing::ContainsRegex("\n *b[0-9]")));  // a step on its own
+                    ::testing::Not(::testing::ContainsRegex("\n *b[0-9]")));  // a separate step
             }
         }
     }
 }
 
-// The order of stores and loads of one array shows in the result.
+// The result depends on the order of stores and loads of one array.
 TEST(Machine, StoresKeepTheirOrder) {
     for (const std::int64_t n : {70, 2100}) {
         Agreement test;
@@ -256,8 +256,7 @@ TEST(Machine, StoresKeepTheirOrder) {
     }
 }
 
-// Halves of rows, as a rotation writes them: no element is in both. Overlapping ones keep their
-// order.
+// Halves of rows, as a rotation writes them: they are disjoint. Overlapping ones keep their order.
 TEST(Machine, StoresToOtherPartsShareAChain) {
     for (const std::int64_t second : {70, 69, -1}) {
         Agreement test({2});
@@ -281,7 +280,7 @@ TEST(Machine, StoresToOtherPartsShareAChain) {
 
 TEST(Machine, LongArraysAreWrittenPastTheCaches) {
     constexpr std::int64_t kRows = 4096;
-    const std::int64_t n = StoreView::kStreamedBytes / kRows / 4 + 3;  // rows start anywhere
+    const std::int64_t n = StoreView::kStreamedBytes / kRows / 4 + 3;  // rows are not aligned
     std::vector<float> x(static_cast<std::size_t>(3 * n)), y(static_cast<std::size_t>(kRows * n));
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 1000);
     Array<float> in(x, {3, n}), out(y, {kRows, n});

@@ -20,7 +20,7 @@ TEST(Machine, ScansOfEveryDtypeInBothDirections) {
     for (const DType dtype : {f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64}) {
         Agreement test;
         ir::Builder& b = test.k.b;
-        // A panel and a bit, many rows, and one row of several panels.
+        // A little more than a panel, many rows, and one row of several panels.
         const std::vector<std::vector<std::int64_t>> shapes = {{5, 77}, {37, 9}, {1, 2100}};
         for (const std::vector<std::int64_t>& shape : shapes) {
             const Value x = test.load_all(is_float(dtype) ? test.array(dtype, shape)
@@ -31,7 +31,7 @@ TEST(Machine, ScansOfEveryDtypeInBothDirections) {
                         for (const Reduction kind :
                              {Reduction::sum, Reduction::max, Reduction::min})
                             test.keep(b.scan(kind, x, axis, reverse, exclusive));
-                        // Products of floats soon leave their range.
+                        // Products of floats soon overflow.
                         if (!is_float(dtype))
                             test.keep(b.scan(Reduction::prod, x, axis, reverse, exclusive));
                     }
@@ -53,8 +53,8 @@ TEST(Machine, ScansOfTruth) {
     test.check();
 }
 
-// Near each other, far apart (the exponentials of most vanish beside the largest), rows that begin
-// with or hold nothing but minus infinity, and ones with infinity and NaN.
+// Values near each other, far apart (most exponentials vanish beside the largest), rows that begin
+// with or consist of minus infinity, and rows with infinity and NaN.
 TEST(Machine, LogSumExpScans) {
     using enum DType;
     for (const DType dtype : {f32, f64, f16, bf16}) {
@@ -86,7 +86,7 @@ TEST(Machine, LogSumExpScans) {
     }
 }
 
-// Scans that go through a space in different directions share no chain; what suits both is shared.
+// Scans in different directions do not share a chain; ops that fit both are shared.
 TEST(Machine, ScansInChains) {
     for (const std::vector<std::int64_t>& shape :
          {std::vector<std::int64_t>{3, 1300}, {70, 130}, {200, 40}}) {

@@ -36,13 +36,13 @@ TEST(Machine, SlicesOfLoads) {
             Kernel& k = test.k;
             ir::Builder& b = k.b;
             const Value array = test.array(dtype, {rows, columns});
-            // The array as it is, and a rectangle that leaves it on every side.
+            // The array itself, and a rectangle that extends past it on every side.
             for (const std::int64_t border : {0, 1}) {
                 const Value x = k.load(array, {k.slice(-border, rows + 2 * border),
                                                k.slice(-border, columns + 2 * border)});
                 const Value sum = sum_of_neighbours(b, x);
                 test.keep(sum);
-                // Of a value in a buffer, too.
+                // Also for a value in a buffer.
                 test.keep(sum_of_neighbours(b, sum));
                 test.keep(b.slice(x, {{1, 0}, {rows / 2, columns}, {2, 1}}));
                 test.keep(b.slice(x, {{0, 1}, {rows, columns / 3}, {1, 3}}));
@@ -82,7 +82,7 @@ TEST(Machine, SlicesThatDotsMultiply) {
     }
 }
 
-// Threads add to copies of small arrays, and to large ones by atomics.
+// Threads add to private copies of small arrays, and to large ones by atomics.
 TEST(Machine, SumsOfScatteredIntegers) {
     for (const DType dtype : {DType::i32, DType::u32, DType::i64, DType::u64}) {
         for (const std::int64_t length : {7, 40000}) {

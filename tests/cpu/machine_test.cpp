@@ -123,7 +123,7 @@ TEST(Machine, TilesOfManyDimensions) {
         }
         test.keep(b.binary(Op::mul, b.transpose(x, backwards), b.transpose(x, backwards)));
         test.keep(b.reshape(x, {b.type(x).shape.size()}));
-        // A gather, a masked store and one that leaves its array.
+        // A gather, a masked store and one past the end of its array.
         const ir::Shape shape = b.type(x).shape;
         const Value flat = test.array(DType::i32, {shape.size() - 7});
         const Value places = b.reshape(b.iota({DType::i32, {shape.size()}}, 0), shape);
@@ -263,7 +263,7 @@ TEST(Machine, DotsScaleNothingThatOthersRead) {
             which == Case::matrix ? matrix() : b.broadcast(b.expand_dims(doubled, 1), shape);
         const Value scaled = b.binary(Op::mul, z, factor);
         if (which == Case::two_factors) {
-            // The inner product is an operation of its own, the outer one is the dot's.
+            // The inner multiplication is a separate operation, the outer one is part of the dot.
             test.keep(b.dot(x, y, b.binary(Op::mul, scaled, factor)));
         } else if (which == Case::in_a_loop) {
             const Value init[] = {z};
@@ -280,7 +280,7 @@ TEST(Machine, DotsScaleNothingThatOthersRead) {
         if (which == Case::read_again) test.keep(scaled);
         test.keep(z);
         test.check(1e-4);
-        // Into a loop the product may move, and then be made there by the dot.
+        // The multiplication may move into a loop, where the dot then performs it.
         if (which == Case::in_a_loop) continue;
         EXPECT_EQ(scales_in_dot(test), which == Case::two_factors);
     }
@@ -291,7 +291,7 @@ TEST(Machine, LargeDotsOfRowsFarApart) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f8e4m3, DType::f8e5m2,
                               DType::i8, DType::u8, DType::i16, DType::u16, DType::i32}) {
         for (const bool transposed : {false, true}) {
-            for (const std::int64_t start : {7, 8}) {  // words are whole in one case only
+            for (const std::int64_t start : {7, 8}) {  // only one of them is aligned to words
                 Agreement test;
                 const auto part = [&](std::int64_t rows, std::int64_t columns) {
                     const Value array = test.array(dtype, {rows, stride});
@@ -325,7 +325,7 @@ TEST(Machine, DotsOfIntegersWrapAround) {
                     const Value x = matrix(ta, m, k), y = matrix(tb, k, n);
                     const Value d = b.dot(x, y, {}, {ta, tb});
                     test.keep(d);
-                    // Operands that are made, not loaded, and an accumulator.
+                    // Operands that are computed, not loaded, and an accumulator.
                     const Value made = b.binary(Op::mul, b.binary(Op::add, x, x), x);
                     test.keep(b.dot(made, y, d, {ta, tb}));
                     test.check();
@@ -458,7 +458,7 @@ TEST(Machine, CarriesOfLoopsAndBranches) {
     const Value out = test.array(DType::f32, {3, 2, 6, 66});
     const Value p = b.program_id(0);
     const Value init[] = {x, y, k.index(0)};
-    // The carries change places in every iteration.
+    // The carries are swapped in every iteration.
     const auto swapped = b.for_loop(k.index(0), b.binary(Op::add, p, k.index(1)), k.index(1), init,
                                     [&](Value iv, std::span<const Value> c) {
                                         const Value next =
@@ -498,7 +498,7 @@ TEST(Machine, ScratchIsPrivateToAProgram) {
     test.check();
 }
 
-/// Causal attention over `length` keys of which the last block may be cut short.
+/// Causal attention over `length` keys, whose last block may be partial.
 void build_attention(Agreement& test, DType dtype, std::int64_t length, std::int64_t dim) {
     constexpr std::int64_t kBlock = 64, kKeys = 32;
     Kernel& k = test.k;
@@ -565,14 +565,14 @@ TEST(Machine, AttentionTransposesValuesWhereProductsWantContiguousKeys) {
     build_attention(test, DType::bf16, 150, 64);
     test.check(2e-2);
     if (!kernels().wants_k_contiguous) return;
-    // And not the probabilities, of which there are more.
+    // The probabilities, of which there are more, are not.
     const std::string listing = to_string(*compile(test.k.function));
     EXPECT_NE(listing.find("= exp2_sum_pairs"), std::string::npos) << listing;
     EXPECT_NE(listing.find("= move v2"), std::string::npos) << listing;
 }
 
 TEST(Machine, UnevenProgramsKeepTheirNeighboursButForTheLast) {
-    // Two threads: the last programs that together cost four times the longest are sorted.
+    // For two threads, the last programs, whose total cost is four times the longest, are sorted.
     EXPECT_EQ(uneven_order({1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}, 2),
               (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 7, 11, 6, 10, 9, 8}));
     EXPECT_EQ(uneven_order({5, 1, 1, 7}, 16), (std::vector<std::int64_t>{3, 0, 1, 2}));

@@ -26,16 +26,16 @@ DType operand_dtype(Op op, int i, DType in) {
     return op == Op::select && i == 0 ? DType::boolean : in;
 }
 
-/// Allowed distance from the scalar table; docs/explanation/numerics.md has the bounds against
+/// Allowed difference from the scalar table; docs/explanation/numerics.md has the bounds against
 /// exact values.
 double tolerance(Op op, DType out) {
-    // A square root and a division, rounded correctly by every table.
+    // rsqrt is a square root and a division, which every table rounds correctly.
     if (op == Op::rsqrt || testing::ulp_bound(op) == 0) return 0;
-    // One place of a narrow float; the bound of f32 and f64, and one for the scalar side.
+    // One ULP for narrow floats; the bound for f32 and f64, plus one for the scalar side.
     return size_of(out) <= 2 ? 1 : 7;
 }
 
-// The operands of one case, in the given forms: 0 tile, 1 lane vector, 2 row scalar, 3 scalar.
+// The operands of a case, in the given forms: 0 tile, 1 lane vector, 2 row scalar, 3 scalar.
 struct Case {
     std::int64_t rows, lanes, pad;
     int forms[3];

@@ -26,13 +26,13 @@ std::vector<T> random_values(std::int64_t n, std::mt19937& random) {
 enum class Scale : std::uint8_t { none, rows, lanes };
 
 struct Layout {
-    bool k_major;  // A lies [k][m]
+    bool k_major;  // A is stored [k][m]
     bool accumulate;
     std::int64_t pad;  // extra elements in every row of A, B and C
     Scale scale = Scale::none;
 };
 
-// What C is times before a product is added to it, set in the arguments of the product.
+// Factors of C before a product is added to it, set in the product's arguments.
 template <typename T>
 class Factors {
   public:
@@ -141,7 +141,7 @@ TEST_P(Gemm, ManyRows) {
 }
 
 TEST_P(Gemm, BeyondTheCache) {
-    // Large enough that B is cut in k, and, with many rows, copied.
+    // Large enough that B is split along k and, with many rows, copied.
     for (const Layout& layout : kLayouts) {
         check_both(2, 130, 301, layout);
         check_both(37, 100, 300, layout);
@@ -149,7 +149,7 @@ TEST_P(Gemm, BeyondTheCache) {
     }
 }
 
-TEST_P(Gemm, NoSteps) {
+TEST_P(Gemm, NoStepsOfKGiveZeros) {
     for (const Layout& layout : kLayouts) {
         check_both(5, 20, 0, layout);
         check_both(33, 64, 0, layout);
@@ -275,7 +275,7 @@ TEST_P(Gemm, Bf16Pairs) {
     }
 }
 
-// A product of integers, of `group` elements A and B in a word of W, against sums that wrap around.
+// A product of integers, `group` elements of A and B to a word W, against wrapping sums.
 template <typename A, typename B, typename C, typename W>
 void check_integers(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t k,
                     Layout layout) {
@@ -283,7 +283,7 @@ void check_integers(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int6
     std::mt19937_64 random(static_cast<unsigned>(m * 73 + n * 7 + k));
     const auto words = [&]<typename T>(T, std::int64_t count) {
         std::vector<T> x(static_cast<std::size_t>(kGroup * count));
-        // The extremes often: products and their sums then leave narrower types.
+        // Extremes are frequent, so that products and their sums would overflow narrower types.
         for (T& v : x) {
             v = random() % 4 == 0 ? std::numeric_limits<T>::min() : static_cast<T>(random());
         }

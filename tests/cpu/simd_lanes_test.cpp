@@ -13,7 +13,7 @@ bool carries_f32(DType dtype) {
     return is_float(dtype) && size_of(dtype) <= 2;
 }
 
-// `edges`: keep infinities and NaN, which make sums meaningless but not maxima.
+// `edges`: keeps infinities and NaN, which make sums, but not maxima, meaningless.
 void check_reduction(const Kernels& table, Reduction kind, DType dtype, bool rows_axis,
                      std::int64_t rows, std::int64_t lanes, std::int64_t lane_stride) {
     const StripFunction f =
@@ -78,7 +78,7 @@ TEST_P(Lanes, EveryReduction) {
     for (Reduction kind : {Reduction::sum, Reduction::prod, Reduction::max, Reduction::min,
                            Reduction::any, Reduction::all}) {
         for (int i = 0; i < kDTypes; ++i) {
-            // The f8 formats hold neither large products nor, in one case, infinity.
+            // The f8 formats represent neither large products nor, in one case, infinity.
             if (size_of(dtype_at(i)) == 1 && is_float(dtype_at(i))) continue;
             for (bool rows_axis : {false, true}) {
                 check_reduction(*GetParam(), kind, dtype_at(i), rows_axis, 5, 64, 1);

@@ -46,7 +46,7 @@ double error_in_ulps(T got, long double want) {
     if (std::isnan(got) || std::isnan(want)) {
         return std::isnan(got) == std::isnan(want) ? 0 : INFINITY;
     }
-    // What rounds to infinity may come as infinity.
+    // What rounds to infinity may be infinity.
     const long double largest = std::numeric_limits<T>::max();
     if (std::isinf(got)) return (got > 0) == (want > 0) && std::fabs(want) > largest ? 0 : INFINITY;
     if (std::isinf(want)) return INFINITY;
@@ -99,7 +99,7 @@ std::vector<T> applied(const Kernels& table, Op op, const std::vector<T>& x,
     return out;
 }
 
-/// What stands beside an element must not change its result: lanes outside an array hold anything.
+/// Neighbouring lanes must not change an element's result: lanes outside an array are arbitrary.
 template <typename T>
 void expect_independent_lanes(const Kernels& table, Op op, bool binary) {
     SCOPED_TRACE(ir::name(op));
@@ -139,7 +139,7 @@ TEST_P(Math, F32WhereItMatters) {
     for (const Function& f : functions()) check(*GetParam(), f, x);
 }
 
-TEST_P(Math, F64) {
+TEST_P(Math, FunctionsOfF64KeepTheirBounds) {
     std::vector<double> x;
     for (int i = -20000; i <= 20000; ++i) x.push_back(i * 0.0371);
     for (int i = -2000; i <= 2000; ++i) x.push_back(1.0 + i * 1e-9);
@@ -165,7 +165,7 @@ TEST_P(Math, SpecialValues) {
                             1e-45F, -1e-45F, 88.7F,   88.8F, -87.4F, -103.9F, -104.1F,
                             128.0F, -149.0F, -150.1F, 3e38F, -3e38F};
     for (const Function& f : functions()) {
-        // One value in all lanes, so that no other lane decides which path is taken.
+        // One value in all lanes, so that no other lane decides on the path taken.
         for (float v : x) check(*GetParam(), f, std::vector<float>(37, v));
         check(*GetParam(), f, x);
     }

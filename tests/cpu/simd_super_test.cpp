@@ -32,8 +32,8 @@ Strip strip_of(const Tile& t) {
     return s;
 }
 
-// Runs both tables' function on copies of `out` and of the accumulator; everything, what lies
-// between the rows included, must agree within the relative error.
+// Runs both tables' functions on copies of `out` and of the accumulator; everything, including gaps
+// between rows, must agree within the relative error.
 void compare(StripFunction f, StripFunction reference, Strip s, std::vector<float> out,
              std::vector<float> accumulator, double relative, double absolute) {
     std::vector<float> want_out = out;
@@ -140,7 +140,7 @@ TEST_P(Super, MulSubMul) {
     }
 }
 
-// The bits that rounding the results of the same table in f32 gives, and nothing between the rows.
+// Expects the bits of the table's f32 results after rounding, and nothing written between rows.
 void expect_rounded(StripFunction rounding, StripFunction f, Strip s, DType dtype) {
     const auto size = static_cast<std::size_t>(s.rows * s.out_row_stride);
     std::vector<float> wide(size, 7.0F), sums(static_cast<std::size_t>(s.lanes)), wide_sums = sums;
@@ -193,7 +193,7 @@ TEST_P(Super, Exp2SumWritesPairsOfRows) {
             Strip s = strip_of(t);
             s.immediate[0] = 0.5;
             for (const bool vector : {true, false}) {
-                // One shift for all rows, or one for each row and a scale.
+                // One shift for all rows, or one shift and one scale for each row.
                 s.in[1] = {shift.x.data(), vector ? 0 : shift.stride, vector ? 1 : 0};
                 s.in[2] = {vector ? nullptr : scale.x.data(), scale.stride, 1};
                 const auto size = static_cast<std::size_t>(rows * s.out_row_stride);
@@ -239,7 +239,7 @@ TEST_P(Super, AffineSelect) {
             s.immediate[3] = -kInf;
             compare(GetParam()->super.affine_select, scalar().affine_select, s,
                     std::vector<float>(t.x.size(), 7.0F), {}, 0, 0);
-            // In place: rows that are kept whole are not touched.
+            // In place: rows that are kept whole are not written.
             std::vector<float> got = t.x;
             std::vector<float> want(t.x.size());
             s.in[0].data = got.data();
@@ -254,7 +254,7 @@ TEST_P(Super, AffineSelect) {
     }
 }
 
-TEST_P(Super, AffineAdd) {
+TEST_P(Super, AffineAddAgreesInEveryForm) {
     for (std::int64_t lanes : kLaneCounts) {
         Tile t(70, lanes, 9);
         const Tile slope(70, lanes, 10, 0.5F);
@@ -265,7 +265,7 @@ TEST_P(Super, AffineAdd) {
             s.immediate[1] = 3;
             s.immediate[2] = -1;
             s.immediate[3] = form & 4 ? 1 : 0.3;
-            // The second index is beyond what f32 counts exactly.
+            // The second base exceeds the integers that f32 represents exactly.
             for (const double base : {-1000000.0, 1e9 + 1}) {
                 s.immediate[0] = base;
                 for (const std::size_t sums : {std::size_t{0}, static_cast<std::size_t>(lanes)}) {
@@ -320,7 +320,7 @@ void check_transpose(const Kernels& table, DType in, DType out, std::int64_t row
     }
 }
 
-TEST_P(Super, Transpose) {
+TEST_P(Super, TransposesAgreeForEveryPairOfDtypes) {
     for (int i = 0; i < kDTypes; ++i) {
         for (int j = 0; j < kDTypes; ++j) {
             check_transpose(*GetParam(), dtype_at(i), dtype_at(j), 16, 32);
@@ -331,7 +331,7 @@ TEST_P(Super, Transpose) {
 }
 
 TEST_P(Super, InterleavePairs) {
-    // The machine's own rounding takes subnormal numbers for 0, as its products do.
+    // The hardware's rounding flushes subnormal numbers to 0, as its products do.
     const bool flushes = GetParam()->name == "avx512_bf16" || GetParam()->name == "amx";
     for (DType in : {f32, bf16}) {
         for (std::int64_t rows : {1, 2, 7}) {

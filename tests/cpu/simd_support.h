@@ -23,7 +23,7 @@ inline DType dtype_at(int i) {
     return static_cast<DType>(i);
 }
 
-/// Every table but the scalar one.
+/// All tables except the scalar one.
 inline std::vector<const Kernels*> vector_tables() {
     std::vector<const Kernels*> tables;
     for (const Kernels* table : available_kernels()) {
@@ -32,7 +32,7 @@ inline std::vector<const Kernels*> vector_tables() {
     return tables;
 }
 
-/// Elements of one dtype in memory, one after the other.
+/// Contiguous elements of one dtype in memory.
 struct Elements {
     DType dtype;
     std::vector<unsigned char> bytes;
@@ -49,8 +49,8 @@ struct Elements {
     }
 };
 
-/// Random elements: plain values, small ones (so that integers divide and shift in range), and the
-/// edges of the dtype.
+/// Random elements: ordinary values, small ones (so that integers divide and shift in range), and
+/// the dtype's extremes.
 inline Elements random_elements(DType dtype, std::int64_t count, std::mt19937_64& random) {
     Elements x(dtype, count);
     const double edges[] = {0.0,
@@ -81,8 +81,8 @@ inline Elements random_elements(DType dtype, std::int64_t count, std::mt19937_64
     return x;
 }
 
-/// Distance of two floats of a dtype in units of the last place; 0 for two NaN and for +-0,
-/// infinite when only one is NaN.
+/// Distance of two floats of a dtype in units of the last place; 0 for two NaNs and for +-0,
+/// infinite if only one is NaN.
 inline double ulp_distance(DType dtype, std::uint64_t a, std::uint64_t b) {
     const double x = ir::decode(dtype, a);
     const double y = ir::decode(dtype, b);
@@ -103,7 +103,7 @@ inline double ulp_distance(DType dtype, std::uint64_t a, std::uint64_t b) {
     return static_cast<double>(std::fabs(ordered(a) - ordered(b)));
 }
 
-/// True when `got` is `want`: exactly for integers, within `ulps` for floats.
+/// Whether `got` equals `want`: exactly for integers, within `ulps` for floats.
 inline bool agrees(DType dtype, std::uint64_t got, std::uint64_t want, double ulps) {
     return is_float(dtype) ? ulp_distance(dtype, got, want) <= ulps : got == want;
 }

@@ -1,4 +1,4 @@
-// Generated kernels compile for every architecture within their limits of spilled bytes; what does
+// Generated kernels compile for every architecture within their limits on spilled bytes; what does
 // not fit is refused with sizes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ CompileRequest request_within(const ir::Function& function, const std::string& a
     return request;
 }
 
-/// Attention fills the registers: its maxima and sums may wait for a round in local memory, eight
-/// words in all. So do the 128 registers of f64 sums of a product of 17 x 129.
+/// Attention fills the registers: its maxima and sums may be spilled for one iteration, eight words
+/// in all. So may some of the 128 registers of f64 sums in a product of 17 x 129.
 int spill_limit(const std::string& program) {
     return program.rfind("attention", 0) == 0 ? 32 : program == "cut product" ? 64 : 0;
 }
@@ -133,7 +133,7 @@ TEST(Codegen, AStepOfAProductIsOneStatementOfAtMost16Instructions) {
         EXPECT_EQ(occurrences(text, "\"mma.sync"), std::size_t(step.rows * step.columns));
         EXPECT_EQ(occurrences(text, "\"ldmatrix"), std::size_t(step.columns / 2));
     }
-    // 8 x 16 instructions a step on 4 warps: 32 each, so two statements.
+    // 8 x 16 instructions per step on 4 warps are 32 each, so two statements.
     const auto matmul = testing_support::matmul_program("bf16", "f32", 128, 128, 32, 1, 0);
     const Generated text = generated(ir::parse(matmul.text), "sm_80");
     ASSERT_EQ(text.threads, 128);

@@ -49,7 +49,7 @@ EmulatedKernels::~EmulatedKernels() {
 void EmulatedKernels::run(std::size_t i, cuda::LaunchArguments& arguments, unsigned seed) const {
     const auto entry =
         reinterpret_cast<Entry>(dlsym(library_, fmt::format("run_emulated_{}", i).c_str()));
-    // As cuda/device/ptx/tma.cuh of the emulator has it.
+    // The layout in cuda/device/ptx/tma.cuh of the emulator.
     struct Map {
         unsigned char* data;
         long extent[5], stride[5];
@@ -71,7 +71,7 @@ void EmulatedKernels::run(std::size_t i, cuda::LaunchArguments& arguments, unsig
     }
     std::vector<void*> parameters = arguments.parameters();
     for (Map& map : maps) parameters.push_back(&map);
-    constexpr std::int64_t kBlocks = 3;  // of a persistent kernel
+    constexpr std::int64_t kBlocks = 3;  // for persistent kernels
     const std::int64_t blocks =
         kernels_[i].is_persistent ? std::min(kBlocks, arguments.programs()) : arguments.programs();
     entry(parameters.data(), blocks, kernels_[i].threads, seed);

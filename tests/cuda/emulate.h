@@ -14,13 +14,13 @@ namespace tilewright::testing_support {
 /// Kernels compiled together.
 class EmulatedKernels {
   public:
-    /// Throws std::runtime_error with the compiler's output when a text does not compile.
+    /// Throws std::runtime_error with the compiler's output if a text does not compile.
     explicit EmulatedKernels(const std::vector<cuda::Generated>& kernels);
     ~EmulatedKernels();
     EmulatedKernels(const EmulatedKernels&) = delete;
     EmulatedKernels& operator=(const EmulatedKernels&) = delete;
 
-    /// Runs all programs of kernel `i`, threads in an order that `seed` chooses.
+    /// Runs all programs of kernel `i`, with threads in an order chosen by `seed`.
     void run(std::size_t i, cuda::LaunchArguments& arguments, unsigned seed) const;
 
   private:

@@ -16,7 +16,7 @@ const char* const kEmulatedIncludes =
 
 std::string emulated_source(const std::string& source, const std::string& kernel,
                             const std::string& name) {
-    // The headers of tile programs are kEmulatedIncludes; those of other modules stay.
+    // kEmulatedIncludes replaces the headers of tile programs; those of other modules stay.
     const std::size_t kernel_begin = source.find("extern \"C\"");
     std::string text;
     for (std::size_t line = 0; line < kernel_begin; line = source.find('\n', line) + 1) {
@@ -57,7 +57,7 @@ std::string emulated_source(const std::string& source, const std::string& kernel
 }
 
 std::string emulated_user_source(const std::string& source) {
-    // No line is added or taken away: messages count them.
+    // The number of lines stays the same, since messages name lines.
     static const std::regex kDynamic(
         R"(extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:<> ]+?)\s+(\w+)\s*\[\s*\]\s*;)");
     const std::string text =

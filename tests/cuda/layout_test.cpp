@@ -25,7 +25,7 @@ Coordinates place(const Layout& layout, int reg, int lane, int warp) {
     return at;
 }
 
-/// A layout whose bits of the coordinates are dealt to registers, lanes and warps at random.
+/// A layout that assigns the coordinates' bits to registers, lanes and warps at random.
 Layout random_layout(const ir::Shape& shape, int warps, std::mt19937& random) {
     Layout layout(shape, warps);
     std::vector<std::uint64_t> bits;
@@ -176,7 +176,7 @@ TEST(Layout, FragmentsAreThoseOfThePtxIsa) {
             }
         }
     }
-    // An accumulator becomes the left operand of the next product where it is.
+    // An accumulator becomes the left operand of the next product without moving data.
     Layout operand = plan.a;
     Layout accumulator(ir::Shape{64, 32}, 4);
     const ir::Value c = builder.constant({DType::bf16, {32, 32}}, 0);

@@ -1,4 +1,4 @@
-// Every PTX wrapper is instantiated and compiled for every architecture that has its instruction.
+// Instantiates every PTX wrapper and compiles it for every architecture with its instruction.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 struct HeaderCase {
     std::string header;
     std::vector<std::string> archs;
-    std::string body;  ///< of a kernel with the parameters below
+    std::string body;  ///< of a kernel that has the parameters below
 };
 
 const std::vector<std::string> kAll = {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"};
@@ -126,12 +126,12 @@ TEST(Ptx, EveryWrapperCompilesWhereItsInstructionExists) {
     }
 }
 
-// A wrapper nobody compiles is a wrapper nobody checks.
+// Otherwise a wrapper could go untested.
 TEST(Ptx, EveryWrapperOfTheHeadersHasACase) {
     const std::regex wrapper(R"(TW_DEVICE[^(;]*?(\w+)\()");
     for (const Header& header : embedded_headers()) {
         if (header.name.find("device/ptx/") == std::string::npos) continue;
-        std::string bodies = "u32 s = shared_address(memory);";  // of every kernel
+        std::string bodies = "u32 s = shared_address(memory);";  // in every kernel
         for (const HeaderCase& test : kCases) {
             if (header.name == "cuda/device/ptx/" + test.header) bodies += test.body;
         }
@@ -187,7 +187,7 @@ TEST(Ptx, GeneratedWgmmaShapesCompile) {
           "m64n64k16.f32.f16.f16", "m64n128k16.f32.bf16.bf16"}) {
         EXPECT_NE(compiled.ptx.find(mnemonic), std::string::npos) << mnemonic;
     }
-    // From four steps to the next four a panel, 8192 bytes, and not 4 x 32.
+    // After four steps the address advances by a panel, 8192 bytes, not by 4 x 32.
     EXPECT_NE(compiled.ptx.find(", 512;"), std::string::npos);
 }
 

@@ -1,5 +1,4 @@
-// The CUDA runtime: search, compilation and its cache, and, where a GPU is, memory, launches,
-// capture.
+// The CUDA runtime: search, compilation and its cache and, on a GPU, memory, launches, capture.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -35,7 +34,7 @@ extern "C" __global__ void add_one(float* x, int n) {
     return request;
 }
 
-/// The text of the exception that `action` throws; empty when it throws none.
+/// The text of the exception that `action` throws; empty if it throws none.
 template <typename Exception, typename Action>
 std::string message_of(Action&& action) {
     try {
@@ -131,7 +130,7 @@ TEST(Driver, ErrorsThatLoseTheContextAskForARestart) {
         try {
             cuda.check(status, "waiting");
             FAIL();
-        } catch (const tilewright::CudaError& error) {  // of the public header
+        } catch (const tilewright::CudaError& error) {  // the public header's
             const std::string message = error.what();
             EXPECT_EQ(error.code, status);
             EXPECT_NE(message.find("[cuda] waiting failed: text (NAME)"), std::string::npos);
@@ -251,11 +250,11 @@ TEST(Cache, DiskServesOtherProcessesAndBadEntriesAreRebuilt) {
     const DiskCache disk(kernel_cache_folder());
     ASSERT_EQ(disk.get(cache_key(request)), cubin);
 
-    // What another process left is taken as it is...
+    // A cubin that another process cached is used...
     const CompileRequest planted = add_one("planted");
     disk.put(cache_key(planted), cubin);
     EXPECT_EQ(*cubin_of(planted), cubin);
-    // ... unless it is no cubin, ...
+    // ... unless it is not a cubin, ...
     const CompileRequest lying = add_one("lying");
     disk.put(cache_key(lying), "not a cubin at all");
     EXPECT_TRUE(
@@ -264,7 +263,7 @@ TEST(Cache, DiskServesOtherProcessesAndBadEntriesAreRebuilt) {
     EXPECT_TRUE(disk.get(cache_key(lying))
                     ->starts_with("\x7f"
                                   "ELF"));
-    // ... or is forgotten because the driver refused it.
+    // ... or was forgotten because the driver refused it.
     forget_cubin(planted);
     EXPECT_EQ(disk.get(cache_key(planted)), std::nullopt);
     EXPECT_TRUE(
@@ -291,7 +290,7 @@ TEST(Cache, WhatIsCompiledAheadIsThereWhenItIsNeeded) {
     compile_in_background(request);
     const std::shared_ptr<const std::string> cubin = cubin_of(request);
     EXPECT_EQ(cubin.get(), cubin_of(request).get());
-    // A failure waits for the call that needs the cubin.
+    // A failure is reported by the call that needs the cubin.
     CompileRequest broken = add_one("broken ahead");
     broken.source += "no C++";
     compile_in_background(broken);
@@ -344,7 +343,7 @@ TEST(KernelPack, RefusesOtherFilesAndLeavesOutDamagedKernels) {
     EXPECT_NE(refused().find("it ends in its index"), std::string::npos);
     put(bytes.substr(0, bytes.size() - 1));
     EXPECT_NE(refused().find("a kernel lies beyond its end"), std::string::npos);
-    // The last byte of the last stream is of its checksum.
+    // The last byte of the last stream belongs to its checksum.
     std::string flipped = bytes;
     flipped.back() = static_cast<char>(flipped.back() ^ 1);
     put(flipped);

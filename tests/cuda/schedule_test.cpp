@@ -1,4 +1,4 @@
-// The scheduled form: its text, what each pass leaves, its rules, what it refuses, what it prints.
+// The scheduled form: its text, the result of each pass, its rules, refusals, generated code.
 #include "cuda/schedule/schedule.h"
 
 #include <fmt/format.h>
@@ -55,7 +55,7 @@ std::string refusal(const ir::Function& function, const Target& target) {
     return "";
 }
 
-/// The program whose operands threads copy in pieces of so many bytes.
+/// The program whose operands are copied by threads in pieces of this many bytes.
 Program copied_program(int bytes, Level up_to = Level::synchronised) {
     const ir::Function function = kernel_of(kMatmul);
     Target target = dense_target(function);
@@ -65,7 +65,7 @@ Program copied_program(int bytes, Level up_to = Level::synchronised) {
     return schedule(function, target, up_to);
 }
 
-/// Products and attention.
+/// All programs: products and attention.
 std::vector<testing_support::CudaProgram> all_programs() {
     std::vector<testing_support::CudaProgram> all = testing_support::scheduled_programs();
     for (auto& one : testing_support::chained_programs()) all.push_back(std::move(one));
@@ -79,14 +79,14 @@ Program attention_of(Level up_to = Level::synchronised) {
     return schedule(function, dense_target(function), up_to);
 }
 
-/// A change of a program's text, and the rule that it breaks.
+/// A change to a program's text, and the rule that it breaks.
 struct Breach {
     const char* rule;
     Level level;
     const char *from, *to;
 };
 
-/// The text breaks the breach's rule, and no rule before it.
+/// Expects the text to break the breach's rule, and no rule before it.
 void expect_broken(const std::string& text, const Breach& breach) {
     const auto broken = broken_rule(parse(text));
     ASSERT_TRUE(broken.has_value()) << text;
@@ -282,7 +282,7 @@ Program gradients_of(Level up_to = Level::synchronised, bool adds = false) {
     return schedule(function, dense_target(function), up_to);
 }
 
-/// The operations that order products, in the order of the consumers' text.
+/// The operations that order products, in the order of the consumers' code.
 std::vector<std::string> order_of_products(const std::string& text) {
     std::vector<std::string> found;
     std::istringstream lines(text.substr(text.find("role of @consumer")));
@@ -301,8 +301,8 @@ std::vector<std::string> order_of_products(const std::string& text) {
 }
 
 TEST(Schedule, ProductsInTurnAreWaitedForWhereTheyAreWanted) {
-    // S, dP; dV follows from S alone and runs while dS is computed. Slots are given back at the
-    // end, and those of keys and values after the loop.
+    // S, dP; dV only needs S and runs while dS is computed. Slots are released at the end, those of
+    // keys and values after the loop.
     const std::vector<std::string> expected{"product", "product", "wait 1", "product",
                                             "wait 1",  "product", "wait 0", "release",
                                             "release", "release", "release"};
@@ -369,7 +369,7 @@ TEST(Schedule, EveryRuleOfChainsIsCheckedInProgramsThatBreakIt) {
         ASSERT_EQ(broken_rule(program), std::nullopt);
         std::string text = print(program);
         if (std::string(breach.from).starts_with("packed = ")) {
-            // The second product's wait of an iteration leaves one group unfinished.
+            // The second product's wait in an iteration leaves one group unfinished.
             const std::size_t iteration = text.find("pending 1 finished");
             text[text.find("pending 0 finished", iteration) + 8] = '1';
         } else {
@@ -424,7 +424,7 @@ TEST(Schedule, EveryRuleIsCheckedInProgramsThatBreakIt) {
         ASSERT_EQ(broken_rule(program), std::nullopt);
         std::string text = print(program);
         if (std::string(breach.rule) == "V10") {
-            // Two slots: the wait of the iteration is the one that counts.
+            // With two slots, the wait inside the iteration is the one that matters.
             ir::Function function = kernel_of(kMatmul);
             function.hints.num_stages = 2;
             text = print(schedule(function, dense_target(function), breach.level));
@@ -482,7 +482,7 @@ TEST(Schedule, ThreadsCopyWhatTmaCannotAddress) {
         EXPECT_THAT(text, HasSubstr(fmt::format("bytes {} to @x_tile0", bytes)));
         EXPECT_THAT(text, Not(HasSubstr("tma_load")));
     }
-    // Columns that may begin anywhere are left to mma.sync.
+    // Columns with unaligned starts are left to mma.sync.
     std::string shifted = testing_support::product(kMatmul).text;
     for (const std::string from = "%y[%o : 4096, %j : 256]"; shifted.find(from) != shifted.npos;) {
         shifted.replace(shifted.find(from), from.size(), "%y[%o : 4096, %pj : 256]");

@@ -1,4 +1,4 @@
-// Shared by the CUDA tests: skipping with a reason, folders of their own.
+// Shared by the CUDA tests: skipping with a reason, separate cache folders.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,19 +16,19 @@
 #include "cuda/runtime/compiler.h"
 #include "cuda/runtime/device.h"
 
-/// Leaves the test, saying that nothing was compiled, on machines without NVRTC.
+/// Skips the test on machines without NVRTC, with a note that nothing was compiled.
 #define TW_REQUIRE_NVRTC()                                      \
     if (!::tilewright::cuda::nvrtc_report().found())            \
     GTEST_SKIP() << "NOT RUN: no NVRTC, nothing was compiled. " \
                  << ::tilewright::cuda::nvrtc_report().advice
 
-/// Leaves the test on machines without a GPU.
+/// Skips the test on machines without a GPU.
 #define TW_REQUIRE_GPU() \
     if (::tilewright::cuda::device_count() == 0) GTEST_SKIP() << "NOT RUN: no GPU on this machine"
 
 namespace tilewright::testing_support {
 
-/// Compiles kernels on every core, each within its limit of spilled bytes.
+/// Compiles kernels on all cores, each within its limit on spilled bytes.
 inline void expect_to_compile(const std::vector<cuda::CompileRequest>& requests) {
     std::atomic<std::size_t> next = 0;
     std::mutex mutex;

@@ -1,4 +1,4 @@
-// The builder: structured control flow and what it leaves in the function.
+// The builder: structured control flow and the function that results.
 #include "ir/builder.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Facts about values: divisors, signs and ranges, as code generation and engines ask for them.
+// Facts about values: divisors, signs and ranges, for code generation and engines.
 #include "ir/passes/facts.h"
 
 #include <gtest/gtest.h>
@@ -96,7 +96,7 @@ TEST(LinearCombination, OpsThatAreLinearSayOfWhat) {
     EXPECT_EQ(of(Op::div, {}, 2), std::nullopt);
 }
 
-/// The form of what the last store writes.
+/// The form of the value that the last store writes.
 std::optional<TileForm> stored_form(const Function& function) {
     TileForms forms(function);
     walk(function.body, [&](const Instruction& instruction) { forms.define(instruction); });

@@ -1,4 +1,4 @@
-// Typing: every class of ops gives the documented type or names what is wrong.
+// Type inference: every class of ops returns the documented type or reports what is wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,7 +115,7 @@ TEST_F(InferTest, SlicesReachAtMost2To40Elements) {
     };
     EXPECT_EQ(load(16, std::int64_t{1} << 36), "f32[16]");
     EXPECT_EQ(load(0, std::int64_t{1} << 40), "f32[0]");
-    // Products that wrap would pass for less than any extent.
+    // Products that wrap around would look smaller than any extent.
     for (std::int64_t stride : {(std::int64_t{1} << 36) + 1, std::int64_t{1} << 61}) {
         EXPECT_EQ(error([&] { load(16, stride); }),
                   "[load] expected a slice of size >= 0 and stride >= 1 with size * stride at most "
@@ -131,7 +131,7 @@ TEST_F(InferTest, AtomicsNeedWideElements) {
                 HasSubstr("[atomic_add] expected a Ref of a 4- or 8-byte dtype"));
 }
 
-TEST_F(InferTest, ShapeOps) {
+TEST_F(InferTest, ShapeOpsHaveTheirTypes) {
     const Value a = tile(DType::f32, {4, 8});
     const int swap[] = {1, 0}, wrong[] = {0, 0};
     EXPECT_EQ(type(b.transpose(a, swap)), "f32[8, 4]");

@@ -1,4 +1,4 @@
-// Each pass on small functions: what it changes, and what it must leave alone.
+// Each pass on small functions: what it changes, and what it must not change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -110,11 +110,11 @@ TEST(Fold, FloatIdentitiesKeepNanAndSignedZeros) {
     EXPECT_THAT(with("0", "sub %a, %a"), HasSubstr("sub"));
 }
 
-// An op by a constant, as fold leaves it: the op that a print shows and its constant.
+// An op by a constant after folding: the op that is printed, and its constant.
 struct FoldedOp {
     Op op = Op::yield;
     std::uint64_t bits = 0;
-    bool of_parameter = false;  // and not of what is made of it
+    bool of_parameter = false;  // not on a value computed from it
 };
 FoldedOp folded_op(std::string_view type, std::string_view op, std::int64_t by,
                    std::string_view value = "%x") {
@@ -177,7 +177,7 @@ TEST(Fold, DivisionByPowersOfTwoIsAShiftOrAMaskForEverySign) {
 TEST(Fold, WhatIsNotNegativeIsTruncatedByAShiftOrAMask) {
     EXPECT_EQ(folded_op("i32", "div", 8, "%m").op, Op::shift_right);  // max(x, 8)
     EXPECT_EQ(folded_op("i32", "rem", 8, "%m").op, Op::bitwise_and);
-    // The lowest value is its own absolute value, negative and a multiple of every 2^k.
+    // The absolute value of the lowest integer is itself, negative and a multiple of every 2^k.
     EXPECT_EQ(folded_op("i32", "rem", 8, "%a").op, Op::bitwise_and);
     EXPECT_EQ(folded_op("i32", "div", 8, "%a").op, Op::shift_right);
     for (const int power : {1, 8, 30}) {
@@ -256,7 +256,7 @@ TEST(Fold, ResolvesControlFlow) {
     EXPECT_EQ(count(clean_fold, "  %r = for_loop %i = %0, %1, %1" + loop, Op::for_loop), 0);
     EXPECT_EQ(count(clean_fold, "  %r = for_loop %i = %0, %1, %1" + loop, Op::exp), 1);
     EXPECT_EQ(count(clean_fold, "  %r = for_loop %i = %0, %16, %1" + loop, Op::for_loop), 1);
-    // A step that is not positive ends the loop at once.
+    // With a step that is not positive the loop has no iterations.
     EXPECT_EQ(count(clean_fold, "  %r = for_loop %i = %0, %16, %0" + loop, Op::exp), 0);
     // A carry that yields itself.
     const std::string text = after(clean_fold,
@@ -316,7 +316,7 @@ TEST(Dce, RemovesWhatNobodyNeeds) {
         "add %u, %a : f32\n    %t = exp %v : f32\n    yield %w, %t\n  }\n  store %y[%0], %r\n");
     EXPECT_THAT(text, HasSubstr("carry (%u = %a) : f32"));
     EXPECT_THAT(text, Not(HasSubstr("exp")));
-    // Here the unused result feeds the used one, a round later.
+    // Here the unused result feeds the used one in the next iteration.
     EXPECT_EQ(
         count(dce,
               "  %r, %s = for_loop %i = %0, %n, %1 carry (%u = %a, %v = %a) : f32, f32 {\n    "
@@ -324,7 +324,7 @@ TEST(Dce, RemovesWhatNobodyNeeds) {
               "%y[%0], %r\n",
               Op::exp),
         1);
-    // Results of a branch.
+    // Unused results of a branch.
     EXPECT_EQ(
         count(dce,
               "  %r, %s = if_else %c : f32, f32 {\n    %e = exp %a : f32\n    yield %a, %e\n  } "
@@ -374,7 +374,7 @@ TEST(Contract, TakesProductsThatOneAdditionReads) {
         EXPECT_THAT(fused, HasSubstr("fma"));
         EXPECT_THAT(fused, Not(HasSubstr("mul")));
     }
-    // Somebody else needs the product.
+    // The product has another use.
     EXPECT_THAT(made("  %m = mul %b, %b : f32[8]\n  %d = add %m, %m : f32[8]\n" + store),
                 Not(HasSubstr("fma")));
     // Narrow floats round after each op, integers have no fma.
@@ -384,7 +384,7 @@ TEST(Contract, TakesProductsThatOneAdditionReads) {
                          "\n  %e = add %m, %h : " + t + "\n  %d = cast %e : f32[8]\n" + store),
                     Not(HasSubstr("fma")));
     }
-    // The product stands in front of the loop: computed once.
+    // The product is before the loop: it is computed once.
     EXPECT_THAT(made("  %m = mul %b, %b : f32[8]\n  for_loop %i = %0, %n, %1 {\n    %d = add %m, "
                      "%b : f32[8]\n    store %y[%i : 8], %d\n    yield\n  }\n"),
                 Not(HasSubstr("fma")));
@@ -413,7 +413,7 @@ TEST(Bounds, LoopsOverSymbolicExtents) {
     EXPECT_EQ(proved(head, floor + loop("%e", tile)), 0);
     const std::string longer = "    %t = load %x[%s : 65] : f32[65]\n";
     EXPECT_EQ(proved(head, floor + loop("%q", longer)), 0);
-    // A loop with stride: the last start is known when lengths are static.
+    // A loop with a stride: the last start is known if lengths are static.
     const auto stride = [](std::string extent) {
         return proved("func @f(%x: ref<f32[" + extent + "]>) {\n",
                       "  %h = constant 256 : i64\n  for_loop %i = %zero, %h, %c64 {\n    %t = load "

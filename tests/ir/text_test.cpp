@@ -1,4 +1,4 @@
-// The text form: round trips, exact literals, errors with their place, and random damage.
+// The text form: round trips, exact literals, errors with positions, and random damage.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -137,7 +137,7 @@ TEST(Text, EqualSeesEveryDifference) {
         changed.replace(changed.find(from), from.size(), to);
         EXPECT_FALSE(equal(f, parse(changed))) << from;
     }
-    // Names are no difference.
+    // Names do not matter to equality.
     std::string renamed = text;
     for (std::size_t at; (at = renamed.find("%half")) != std::string::npos;) {
         renamed.replace(at, 5, "%h");

@@ -1,4 +1,4 @@
-// One broken function per rule: each rule can fail, and says so.
+// One broken function per rule, which the verifier has to report.
 #include "ir/verify.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ func @kernel(%x: ref<f32[64]>, %t: scratch<f32[8]>, %n: i64) grid [8] {
 
 using Break = void (*)(Function&);
 
-// The instruction at a position of the body of the kernel, and the loop's block.
+// The instruction at a position of the kernel's body, and the loop's block.
 Instruction& at(Function& f, std::size_t i) {
     return f.body.body.at(i);
 }

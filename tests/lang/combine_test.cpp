@@ -1,4 +1,4 @@
-// Operators of the user's and sorting while they are traced: forms, types and bad input.
+// Tracing of user-defined operators and sorting: forms, types and bad input.
 #include "tests/lang/trace_support.h"
 #include "tilewright/lang.h"
 
@@ -28,7 +28,7 @@ TEST(Combine, KeepsTheFormOfTheElements) {
         EXPECT_EQ(total.shape(), (Extents{8}));
         EXPECT_EQ(count.dtype(), i32);
         EXPECT_EQ(reduce([](Tile a, Tile) { return a; }, t, 0, true).shape(), (Extents{1, 16}));
-        // A literal takes the dtype, a scalar the shape.
+        // A literal result takes the tile's dtype, a scalar its shape.
         EXPECT_EQ(reduce([](Tile, Tile) { return 1; }, t).dtype(), f32);
     });
 }

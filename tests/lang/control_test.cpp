@@ -226,7 +226,7 @@ TEST(Scan, LiteralCarriesFollowTheBodyAndResultsMayBeTuples) {
 }
 
 TEST(Scan, TracedAsideLeavesNoScratchBehind) {
-    // The literal carries make both loops trace their bodies twice.
+    // Literal carries make both loops trace their bodies twice.
     const ir::Function function = with_input([](Ref x) {
         for_loop(0, 3, 0, [&](auto, auto total) {
             const auto [carry, ys] = scan(

@@ -1,4 +1,4 @@
-// Errors of the language: each names the argument, what was expected, what came and the line.
+// Errors of the language: each names the argument, what was expected, what was given and the line.
 #include "tests/lang/trace_support.h"
 
 namespace tilewright::lang {
@@ -175,7 +175,7 @@ TEST(Messages, OfCarriesNameTheLoop) {
         const int line = __LINE__ + 2;
         const auto grows = [&] {
             for_loop(0, 4, 0.0, [&](auto, auto sum) {
-                return sum + x.load();  // not the line of what is wrong
+                return sum + x.load();  // not the line of the error
             });
         };
         EXPECT_THAT(error_of(grows), EndsWith("messages_test.cpp:" + std::to_string(line) + ")"));

@@ -1,4 +1,4 @@
-// Refs: blocks, views and what they become in the IR.
+// Refs: blocks, views and their IR.
 #include "tests/lang/trace_support.h"
 
 namespace tilewright::lang {

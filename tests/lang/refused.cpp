@@ -1,4 +1,4 @@
-// Must not compile: mistakes that C++ itself finds. Each test picks one and looks for the advice.
+// Must not compile: mistakes that C++ itself finds. Each test selects one and looks for the advice.
 #include "tilewright/lang.h"
 
 namespace tw = tilewright;

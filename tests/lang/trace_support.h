@@ -22,7 +22,7 @@ inline Parameter output(DType dtype, std::vector<std::int64_t> extents, BlockSpe
     return {"z", Parameter::Role::output, dtype, std::move(extents), std::move(spec), -1, true};
 }
 
-/// Traces `body` as a kernel of these parameters.
+/// Traces `body` as a kernel with these parameters.
 template <typename F>
 ir::Function traced(std::vector<Parameter> parameters, F body,
                     std::vector<std::int64_t> grid = {}) {
@@ -43,7 +43,7 @@ inline int count(const ir::Function& function, ir::Op op) {
     return n;
 }
 
-/// The message of the UserError that `body` throws; empty when it throws none.
+/// The message of the UserError that `body` throws; empty if it throws none.
 inline std::string error_of(const std::function<void()>& body) {
     try {
         body();

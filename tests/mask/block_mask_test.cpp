@@ -1,4 +1,4 @@
-// The public BlockMask: block level, index form, parts, combinations, pictures, bad input.
+// The public BlockMask: block-level view, index form, parts, combinations, pictures, bad input.
 #include "mask/block_mask.h"
 
 #include <gmock/gmock.h>
@@ -107,7 +107,7 @@ TEST(BlockMask, KnowsItsShape) {
     EXPECT_THAT(mask.seq_lengths(), ::testing::ElementsAre(1000, 2000));
     EXPECT_EQ(mask.block_size(), BlockSize(64, 32));
     EXPECT_EQ(mask.numel(), 4 * 8 * 1000 * 2000);
-    // Causal does not depend on batch and head: stored once, whatever was asked for.
+    // Causal does not depend on batch and head, so it is stored once for any number of them.
     EXPECT_EQ(mask.nbytes(), create_block_mask(masks::causal(), 1, 1, 1000, 2000).nbytes());
     EXPECT_THAT(mask.kv_blocks().indices.shape(), ::testing::ElementsAre(4, 8, 16, 63));
     EXPECT_TRUE(mask.attends(3, 7, 999, 999));
@@ -115,7 +115,7 @@ TEST(BlockMask, KnowsItsShape) {
 }
 
 TEST(BlockMask, KeptMasksAreThoseOfTheirShape) {
-    // Masks that read no array are kept: by heads, batches and lengths, not by their text alone.
+    // Masks that read no array are cached by heads, batches and lengths, not by their text alone.
     const Mod mod = parse_mod("kv <= q + 3 * h + 5 * b", {}, Mod::Kind::mask);
     const auto expect_all = [&](std::int64_t batch, std::int64_t heads, std::int64_t length) {
         const BlockMask mask = create_block_mask(mod, batch, heads, length, length, 16);
@@ -152,7 +152,7 @@ TEST(BlockMask, IndexFormRoundTrip) {
 }
 
 TEST(BlockMask, IndexFormOfOddBlocks) {
-    // Row 0 of blocks: block 1 partial; row 1: blocks 0 and 2 full.
+    // Block row 0: block 1 partial; block row 1: blocks 0 and 2 full.
     const Tensor num = Tensor::from_vector<int>({1, 0}, {1, 1, 2});
     const Tensor indices = Tensor::from_vector<int>({1, 0, 0, 0, 0, 0}, {1, 1, 2, 3});
     const Tensor full_num = Tensor::from_vector<int>({0, 2}, {1, 1, 2});
@@ -363,7 +363,7 @@ TEST(BlockMask, WordsThatAreNoMaskAreRefused) {
     EXPECT_THAT([&] { read({words.begin(), words.end() - 1}); }, throws("but got too few of them"));
     EXPECT_THAT([&] { BlockMask::from_packed(Tensor::zeros(DType::i32, {4})); },
                 throws("expected words of u32 (n) but got i32[4]"));
-    // Whatever one word becomes: a mask or a refusal.
+    // Any change of one word gives a mask or is refused.
     int refused = 0;
     for (std::size_t i = 0; i < std::min<std::size_t>(words.size(), 200); ++i) {
         for (const std::uint32_t value : {0U, 0xffffffffU, words[i] + 1, words[i] ^ 0x80000000U}) {
@@ -398,7 +398,7 @@ TEST(BlockMask, CheckedModeNamesTheIndexOutside) {
     const std::string built = message([&] { create_block_mask(rows, 1, 1, 300, 100); }),
                       second = message([&] { create_block_mask(reads, 1, 1, 90, 100); }),
                       dense = message([&] { create_mask(score, 2, 2, 3, 5); });
-    // What stays inside, and what the library guards, passes.
+    // Reads in bounds, and reads that the library guards, are accepted.
     create_block_mask(reads, 1, 1, 100, 99);
     create_mask(score, 2, 1, 3, 5);
     const Capture offsets = capture(Tensor::from_vector(std::vector<std::int32_t>{0, 20, 50}, {3}));

@@ -57,7 +57,7 @@ std::vector<bool> definition(const MaskFunction& mask, const Shape& shape) {
     return ::testing::AssertionSuccess();
 }
 
-/// Masks made of the terms that real masks are made of.
+/// Random masks built from the terms of real masks.
 class RandomMask {
   public:
     explicit RandomMask(std::uint64_t seed) : random_(seed) {
@@ -196,7 +196,7 @@ TEST(MaskBuild, WorksOnBordersOnly) {
 }
 
 TEST(MaskBuild, PositionsDoNotOverflow) {
-    const std::int64_t n = 1 << 17;  // q * q passes 2^31
+    const std::int64_t n = 1 << 17;  // q * q exceeds 2^31
     const Mod mod = [](auto, auto, auto q, auto kv) { return q * q >= kv * kv; };
     const MaskData data = build(MaskFunction::of("test", mod), 1, 1, n, n);
     const MaskData causal = build(MaskFunction::of("test", masks::causal()), 1, 1, n, n);

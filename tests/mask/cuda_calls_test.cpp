@@ -1,5 +1,5 @@
-// Masks that read arrays of a GPU: built there, equal to what is built on the CPU. On a GPU, or on
-// the stand-in for one (tests/cuda/fake).
+// Masks that read arrays on a GPU: built there, equal to those built on the CPU. Runs on a GPU, or
+// on the stand-in for one (tests/cuda/fake).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ Tensor numbers(const std::vector<std::int64_t>& shape,
 struct Case {
     const char* name;
     std::int64_t batch, heads, q_len, kv_len;
-    /// The mask with its arrays brought to a device.
+    /// The mask with its arrays on a device.
     std::function<Mod(Device)> mod;
 };
 
@@ -183,8 +183,8 @@ TEST(CudaCalls, MasksOfArraysOnAGpuEqualThoseOfTheCpu) {
     }
 }
 
-// What is known of the arrays decides blocks: few pieces are evaluated, and as few as on the CPU
-// where documents end between pieces.
+// Ranges of the arrays decide blocks: few pieces are evaluated, and as few as on the CPU if
+// documents end between pieces.
 TEST(CudaCalls, RangesOfArraysOnAGpuDecideBlocks) {
     TW_REQUIRE_GPU();
     const Tensor ids = numbers<std::int32_t>({1 << 14}, [](auto i) { return i / 640; });
@@ -211,7 +211,7 @@ TEST(CudaCalls, RandomFunctionsOnAGpuEqualTheTileMachine) {
             there.bytecode =
                 std::make_shared<const Bytecode>(Bytecode::of(*mask.function, mask.arrays));
         } catch (const UserError&) {
-            continue;  // holds what the interpreter has not
+            continue;  // uses operations that the interpreter lacks
         }
         for (Tensor& array : there.arrays) array = array.to(kGpu);
         BuildReport report;

@@ -1,4 +1,4 @@
-// Pictures of masks: axes, labels, legends, and what is left out.
+// Pictures of masks: axes, labels, legends, and omissions.
 #include "mask/draw.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ std::size_t count(const std::string& text, const std::string& part) {
     return n;
 }
 
-/// A label, as SVG writes it.
+/// A label in SVG.
 std::string label(std::string_view text) {
     return fmt::format(">{}</text>", text);
 }
@@ -52,7 +52,7 @@ TEST(Draw, LegendsSayWhatColoursMean) {
     const std::string coarse = svg_of(masks::causal(), 1, 1, 8192, 4096);
     for (const char* text : {"all pairs attend", "many", "few", "none", "a cell: 64 x 64 pairs"})
         EXPECT_THAT(coarse, HasSubstr(label(text)));
-    // No pair of a shade, no shade in the legend.
+    // The legend only has shades that occur.
     EXPECT_THAT(
         svg_of(masks::prefix_lm(4096) & Mod([](auto, auto, auto, auto kv) { return kv < 4096; }), 1,
                1, 8192, 8192),
@@ -77,7 +77,7 @@ TEST(Draw, EmptyAndNarrowMasks) {
     EXPECT_THAT(svg_of(masks::causal(), 1, 1, 0, 5), HasSubstr("no queries or no keys"));
     EXPECT_THAT(create_block_mask(masks::causal(), 1, 1, 5, 0).png(),
                 testing::StartsWith("\x89PNG"));
-    // One query is to be seen: its row has the height that a panel has at least.
+    // A single query must be visible: its row has a panel's least height.
     EXPECT_THAT(svg_of(masks::causal(), 1, 1, 1, 4096), HasSubstr("height=\"96\""));
 }
 

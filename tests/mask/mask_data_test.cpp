@@ -26,7 +26,7 @@ std::vector<bool> bits(const Tensor& dense) {
     return dense.to_vector<bool>();
 }
 
-// Every mask that an operation gives must be in the one form that equal masks share.
+// Every mask that an operation returns must be in the canonical form.
 void expect_equal(const MaskData& data, const Tensor& dense) {
     ASSERT_EQ(bits(to_dense(data, dense.dim(0), dense.dim(1))), bits(dense));
     const MaskData canonical = from_dense(to_dense(data, data.batch, data.heads));

@@ -1,4 +1,4 @@
-// Plans against the dense mask: every pair is visited as the mask says, for any tile sizes.
+// Plans against the dense mask: a plan visits exactly the pairs that attend, for any tile sizes.
 #include "mask/plan.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ bool plan_bit(const MaskPlan& plan, std::int64_t tile, std::int64_t i, std::int6
     return false;
 }
 
-// What a kernel that follows the plan lets through, one count per pair: 0 or 1, never 2.
+// How often a kernel that follows the plan visits each pair: 0 or 1, never 2.
 std::vector<int> visited(const MaskPlan& plan, const Tensor& dense) {
     const std::int64_t q_len = dense.dim(2), kv_len = dense.dim(3);
     std::vector<int> counts(static_cast<std::size_t>(dense.size()));
@@ -61,7 +61,7 @@ std::vector<int> visited(const MaskPlan& plan, const Tensor& dense) {
                     bits < 0 || (flip ? plan_bit(plan, bits, j, i) : plan_bit(plan, bits, i, j));
                 const bool inside = q < q_len && kv < kv_len;
                 if (!on) continue;
-                // Only rows may stick out of a full tile; bits never do.
+                // Only full tiles may extend past the mask, and only in rows; bits never do.
                 if (!inside) {
                     EXPECT_TRUE(bits < 0 && (options.by_kv ? q < q_len : kv < kv_len));
                 }
@@ -117,8 +117,7 @@ TEST(MaskPlan, CausalIsFullBelowTheDiagonal) {
     EXPECT_EQ(plan.full.to_vector<int>(), (std::vector<int>{0, 1, 0, 2, 0, 3}));
     EXPECT_EQ(plan.bits.dim(0), 1);
     EXPECT_EQ(plan.work_list(1, 2).to_vector<int>(), (std::vector<int>{3, 7, 2, 6, 1, 5, 0, 4}));
-    // A tile may be full although it does not line up with the 64 x 64 pieces.
-    // up.
+    // A tile may be full although it is not aligned to the 64 x 64 atoms.
     const MaskPlan wide = make_plan(from_dense(dense), {.block_q = 64, .block_kv = 96});
     EXPECT_EQ(wide.full_tiles, 16);
 }

@@ -1,4 +1,4 @@
-// Random dense masks with the structure that masks have: bands, rectangles, specks.
+// Random dense masks with typical structure: bands, rectangles, specks.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Regions that score mods mask whatever the score.
+// Regions that score mods mask for any score.
 #include "mask/score_region.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ BlockMask built(const Mod& score_mod) {
     return mask_of_scores(score_mod, 1, 2, kLength, kLength).value();
 }
 
-/// What is left out must be -inf for ordinary and for extreme scores.
+/// Expects -inf outside of the mask for ordinary and for extreme scores.
 void expect_sound(const Mod& score_mod) {
     const BlockMask mask = built(score_mod);
     mod::Evaluator evaluator(mod::trace(score_mod));

@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// What a function of f64 scalars yields, by the reference interpreter: every result is stored.
+/// The results of a function of f64 scalars, by the reference interpreter.
 std::vector<double> run(ir::Function function, const std::vector<double>& arguments) {
     const std::vector<ir::Value> results = function.body.terminator().operands;
     function.body.body.pop_back();
@@ -51,7 +51,7 @@ std::vector<double> run(ir::Function function, const std::vector<double>& argume
     return values;
 }
 
-/// Function of f64 scalars from the body's text; arguments are %a, %b, %c.
+/// A function of f64 scalars from the text of its body; arguments are %a, %b, %c.
 ir::Function function_of(const std::string& body, int arguments) {
     std::string text = "func @f(";
     for (int i = 0; i < arguments; ++i) {
@@ -75,7 +75,7 @@ void expect_derivative(const std::string& body, const std::vector<double>& at) {
         low[i] -= step;
         high[i] += step;
         const double difference = (run(function, high)[0] - run(function, low)[0]) / (2 * step);
-        // Central differences: the square of the step, and rounding divided by the step.
+        // The error of central differences: the step squared, plus rounding divided by the step.
         const double tolerance = 1e-8 * std::max(1.0, std::abs(difference));
         EXPECT_TRUE(std::abs(ours[i] - difference) <= tolerance)
             << "argument " << i << ": " << ours[i] << " but differences give " << difference;
@@ -125,7 +125,7 @@ TEST(Differentiate, ChainsAndSharedValues) {
         "%x = mul %a, %a : f64\n%y = tanh %x : f64\n%z = mul %x, %y : f64\n"
         "%w = add %z, %a : f64\nyield %w",
         {0.8});
-    // Through f32: its rounding hides from a difference only where it is exact.
+    // Through f32, whose rounding would disturb finite differences unless it is exact.
     expect_derivative("%x = cast %a : f32\n%y = cast %x : f64\n%z = mul %y, %a : f64\nyield %z",
                       {0.0});
 }
@@ -174,7 +174,7 @@ TEST(Differentiate, TilesInside) {
     }
 }
 
-/// Gradient of a mod of f64 scores with respect to the score, and its gathers.
+/// The gradient of a mod of f64 scores with respect to the score, and its gathers.
 struct ModGradient {
     explicit ModGradient(const Mod& mod)
         : traced(mod::trace(mod, f64)), function(*traced.function) {
@@ -324,7 +324,7 @@ TEST(Differentiate, RandomModsAgreeWithDifferences) {
         EXPECT_TRUE(std::abs(ours - difference) <= 1e-6 * std::max(1.0, std::abs(difference)))
             << "seed " << seed << ": " << ours << " and " << difference << "\n"
             << gradient.traced.text;
-        // And by the table.
+        // And with respect to the table.
         for (int element : {1, 3}) {
             double sum = 0;
             for (const auto& gather : gradient.report.gathers) {

@@ -76,7 +76,7 @@ TEST(Masks, PackedSequences) {
     expect_mask(jagged(sliding_window(2), offsets), 12, 12, [&](auto, auto, auto q, auto kv) {
         return within(q, kv) && q >= kv && q - kv <= 2;
     });
-    // Inside, positions restart.
+    // The inner mask sees positions that restart.
     const Mod early = [](auto, auto, auto, auto kv) { return kv < 1; };
     expect_mask(jagged(early, offsets), 12, 12, [&](auto, auto, auto q, auto kv) {
         return within(q, kv) && kv == starts[sequence(kv)];
@@ -85,7 +85,7 @@ TEST(Masks, PackedSequences) {
                 [&](auto, auto, auto q, auto kv) { return within(q, kv) && q >= kv; });
     expect_mask(batchify(causal(), 4), 12, 12,
                 [](auto, auto, auto q, auto kv) { return q / 4 == kv / 4 && q >= kv; });
-    // Sequence 2 reads all of sequence 0, the others only themselves.
+    // Sequence 2 attends to all of sequence 0, the others only to themselves.
     const Capture prefix = capture(integers({-1, -1, 0, -1}, {4}), "prefix");
     expect_mask(shared_prefix(offsets, prefix), 12, 12, [&](auto, auto, auto q, auto kv) {
         if (q >= 10 || kv >= 10) return false;
@@ -106,7 +106,7 @@ TEST(Masks, Offsets) {
                 8, 12, want);
 }
 
-TEST(Masks, Trees) {
+TEST(Masks, TreesAttendToTheirAncestors) {
     // 0 -> 1 -> 2, 0 -> 3.
     const std::vector<bool> ancestors = {1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 0, 0, 1};
     expect_mask(tree(capture(Tensor::from_vector(ancestors, {4, 4})), 5), 4, 10,
@@ -130,7 +130,7 @@ bool near(int64_t q, int64_t kv, int64_t kernel, int64_t extent) {
     return std::abs(centre - kv) <= reach;
 }
 
-TEST(Masks, Images) {
+TEST(Masks, ImageMasksAttendToNeighbours) {
     expect_mask(sasa(6, 1), 30, 30, [](auto, auto, auto q, auto kv) {
         return std::abs(q / 6 - kv / 6) <= 1 && std::abs(q % 6 - kv % 6) <= 1;
     });
@@ -168,7 +168,7 @@ TEST(Masks, SlidingTiles) {
         if (q >= vision + length || kv >= vision + length) return false;
         return q >= vision || kv >= vision || inside;
     };
-    // 8 x 6 in tiles of 2 x 2: 4 x 3 tiles; the kernel spans 3 x 1 of them... in x an odd count.
+    // 8 x 6 in tiles of 2 x 2: 4 x 3 tiles; the window spans 3 x 1 of them.
     expect_mask(sliding_tile_2d(8, 6, 6, 2, 2, 2, 5), 54, 54, [&](auto, auto, auto q, auto kv) {
         return text(q, kv, 48, 5,
                     tiles_near(q / 4 % 4, kv / 4 % 4, 3, 4) && tiles_near(q / 16, kv / 16, 1, 3));
@@ -183,7 +183,7 @@ TEST(Masks, SlidingTiles) {
                 });
 }
 
-TEST(Masks, Video) {
+TEST(Masks, VideoMasksFollowTheirFormulas) {
     expect_mask(spatial_head(4, 10, 2, true, 8), 44, 44, [](auto, auto, auto q, auto kv) {
         return q < 4 || kv < 14 || std::abs(q - kv) < 16;
     });
@@ -191,7 +191,7 @@ TEST(Masks, Video) {
         if (q < 4 || kv < 4) return true;
         return std::abs((q - 4) % 10 - (kv - 4) % 10) < 4;
     });
-    // b, h, 3 tiles of queries, 2 chosen.
+    // Dimensions: b, h, 3 tiles of queries, 2 selected tiles of keys.
     std::vector<int> topk;
     for (int i = 0; i < 2 * 2 * 3 * 2; ++i) topk.push_back(i * 7 % 4);
     const Capture chosen = capture(integers(topk, {2, 2, 3, 2})),

@@ -98,7 +98,7 @@ TEST(Mod, IndicesFurtherOutsideAreClamped) {
     const Capture empty = capture(Tensor::zeros(f32, {0}));
     EXPECT_EQ(score_at([empty](auto, auto, auto, auto q, auto) { return empty[q]; }, 0, 0, 0, 9, 0),
               0);
-    // For front ends that count from the end themselves.
+    // For front ends that resolve negative indices themselves.
     const Mod own = [table](auto, auto, auto, auto q, auto kv) {
         return table.element({q - kv}, Capture::Negative::clamped);
     };
@@ -154,7 +154,7 @@ TEST(Mod, PromotionMixesIntegersAndFloats) {
     const auto value = [](const Mod& mod) { return score_at(mod, 0.5, 0, 0, 7, 2); };
     EXPECT_EQ(value([](auto s, auto, auto, auto q, auto kv) { return s + (q - kv); }), 5.5);
     EXPECT_EQ(value([](auto, auto, auto, auto q, auto) { return q * 0.5; }), 3.5);
-    // C++ division of integers truncates; the Python forms round down.
+    // C++ integer division truncates; the Python forms round down.
     EXPECT_EQ(value([](auto, auto, auto, auto q, auto kv) { return (kv - q) / 2; }), -2);
     EXPECT_EQ(value([](auto, auto, auto, auto q, auto kv) { return floordiv(kv - q, 2); }), -3);
     EXPECT_EQ(value([](auto, auto, auto, auto q, auto kv) { return (kv - q) % 3; }), -2);
@@ -253,7 +253,7 @@ TEST(Mod, FromIrIsTheModOnOtherArrays) {
     EXPECT_EQ(again.kind(), Mod::Kind::score);
     EXPECT_EQ(again.ir(), mod.ir());
     EXPECT_EQ(score_at(again, 1, 0, 1, 10, 2), 1 - 7 * 8);
-    // In a trace of its own: at another dtype, and inside another mod.
+    // Traced again: for another dtype, and inside another mod.
     EXPECT_EQ(score_at(again, 1, 0, 1, 10, 2, f64), 1 - 7 * 8);
     const Mod twice = [again](auto s, auto b, auto h, auto q, auto kv) {
         return again(again(s, b, h, q, kv), b, h, q, kv);
@@ -298,7 +298,7 @@ TEST(Mod, BatchedIrIsTheModOfEveryProblem) {
             EXPECT_EQ(score_at(all, 1, problem * 2 + b, 1, 2, 7), 1 + slope * 5 + 30);
         }
     }
-    // One batch in every problem: its index is the problem's.
+    // With one batch per problem, its index is the problem's.
     const Mod of_one = [=](auto b, auto h, auto, auto) { return per_batch(b, h) > 2; };
     const Mod of_many = Mod::from_ir(batched_mod_ir(of_one.ir(), 1, {true}),
                                      {capture(floats({1, 2, 3, 4}, {2, 1, 2}))});
@@ -370,7 +370,7 @@ TEST(Mod, LinesOfOtherLanguagesStandInErrorsAndText) {
         return std::pair(std::string("no check"), 0);
     };
     EXPECT_EQ(line_of(mod), std::pair(std::string("mods.py"), 12));
-    // A mod from text has the checks of the checked mode, and the lines that the text names.
+    // A mod from text has the checks of the checked mode, with the lines named in the text.
     const Mod again = Mod::from_ir(mod.ir(f32, true), {table});
     EXPECT_EQ(line_of(again), std::pair(std::string("mods.py"), 12));
     EXPECT_EQ(line_of(Mod::from_ir(mod.ir(), {table})).second, 0);

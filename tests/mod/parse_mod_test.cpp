@@ -1,4 +1,4 @@
-// Texts of masks and scores: Python's grammar and arithmetic, names, errors at their columns.
+// Text of masks and scores: Python's grammar and arithmetic, names, errors with columns.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ Bindings arrays() {
     };
 }
 
-/// At b 1, h 1, q 3, kv 2 with score 0.5.
+/// The result at b 1, h 1, q 3, kv 2 for a score of 0.5.
 double score_of(const std::string& text) {
     const Mod mod = parse_mod(text, arrays(), Mod::Kind::score);
     return mod::Evaluator(mod::trace(mod)).score(0.5, 1, 1, 3, 2);
@@ -49,7 +49,7 @@ std::pair<std::string, int> error_of(const std::string& text, std::optional<Mod:
         const std::string what = error.what();
         const auto column = what.find("column ");
         if (column == std::string::npos) return {what, 0};
-        // The mark stands below the column, four spaces in.
+        // The mark is below the column, indented by four spaces.
         const auto mark = what.size() - what.rfind('\n') - 1;
         const int number = std::stoi(what.substr(column + 7));
         EXPECT_EQ(what.back(), '^');

@@ -33,7 +33,7 @@ void expect_formula(const Mod& mod, double tolerance, Formula formula) {
                 }
 }
 
-// Integers meet scores as f32: a unit in the last place of the largest term.
+// Integers are converted to f32 to combine with scores: one ULP of the largest term.
 constexpr double kF32 = 1e-5;
 
 TEST(Scores, Alibi) {
@@ -146,7 +146,7 @@ TEST(Scores, ActivationAndRotaryPart) {
                    });
 }
 
-TEST(Scores, Compose) {
+TEST(Scores, ComposedModsApplyInOrder) {
     expect_formula(compose(scores::softcap(2), scores::relative_position()), 1e-15,
                    [](double s, auto, auto, auto q, auto kv) {
                        return 2 * std::tanh((s + static_cast<double>(q - kv)) / 2);

@@ -50,8 +50,8 @@ TEST(CudaCalls, NormsGiveWhatTheCpuGives) {
         check(dtype, 300, 1000);
         check(dtype, 7, 8192);
         check(dtype, 300, 256);   // rows share tiles
-        check(dtype, 140, 2048);  // fewer of them
-        check(dtype, 3, 16384);   // sums in scratch, or rows in pieces
+        check(dtype, 140, 2048);  // fewer rows per tile
+        check(dtype, 3, 16384);   // sums in scratch memory, or rows in pieces
         check(dtype, 3, 32768);
         check(dtype, 3, 70001);  // rows in pieces
         check(dtype, 1, 1);

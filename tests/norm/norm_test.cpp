@@ -38,7 +38,7 @@ void check(const Case& c, bool layer) {
 
     ReferenceInput exact_input{to_array(x), to_array(weight), to_array(bias),
                                to_array(options.residual)};
-    if (c.residual) {  // x + residual is stored in x's dtype, and the norm is taken of that
+    if (c.residual) {  // x + residual is stored in x's dtype before the norm
         for (std::size_t i = 0; i < exact_input.x.data.size(); ++i)
             exact_input.x.data[i] =
                 round_to(exact_input.x.data[i] + exact_input.residual.data[i], c.dtype);
@@ -109,7 +109,7 @@ TEST(Norm, ManyRows) {
     check_both({.name = "two rows a tile", .rows = 67, .n = 1500});
 }
 
-// A row is computed alike whatever the rows beside it and however many there are.
+// A row's result does not depend on the other rows or on their number.
 TEST(Norm, RowsDoNotMeet) {
     for (const std::int64_t n : {64, 500, 2048}) {
         const Tensor x = random_tensor(f32, {70, n}, 1);
@@ -198,7 +198,7 @@ TEST(Norm, NothingToDo) {
     const NormOutput none = rms_norm(Tensor::empty(f32, {0, 8}), weight);
     const NormGradients g = rms_norm_backward(none, weight, Tensor::empty(f32, {0, 8}));
     EXPECT_EQ(g.weight.to_vector<float>(), std::vector<float>(8, 0));
-    // Rows of no elements have statistics all the same.
+    // Rows without elements still have statistics.
     const Tensor x = Tensor::empty(f32, {3, 0});
     const NormOutput into{
         Tensor::empty(f32, {3, 0}), {}, Tensor::zeros(f32, {3}), Tensor::full(f32, {3}, 5)};

@@ -21,7 +21,7 @@ Array random_array(std::vector<std::int64_t> shape, unsigned seed) {
     return result;
 }
 
-TEST(NormReference, ByHand) {
+TEST(NormReference, AgreesWithValuesByHand) {
     ReferenceInput input;
     input.x = Array({1, 2});
     input.x.data = {1, 7};

@@ -1,4 +1,4 @@
-// One compiled program of a norm serves every number of rows.
+// One compiled program of a norm handles every number of rows.
 #include <gtest/gtest.h>
 
 #include "norm/programs.h"
@@ -9,13 +9,13 @@ namespace {
 
 using testing::random_tensor;
 
-/// The calls of a LayerNorm with a residual, both passes, rows of n.
+/// The calls of a LayerNorm with a residual, forward and backward, for rows of n elements.
 struct Calls {
     explicit Calls(std::int64_t n)
         : o{.layer = true, .weight = true, .bias = true, .residual = true, .n = n},
           weight(random_tensor(f32, {n}, 1)) {}
 
-    /// Gradients of rows that are not long.
+    /// Gradients for short rows.
     void run_backward(const Tensor& x, const Tensor& row) {
         const std::vector<Tensor> grads = backward.run({x, x, row, row, weight, x});
         sum.run({grads[1]});
@@ -36,7 +36,7 @@ TEST(Traces, NormsServeEveryNumberOfRows) {
         calls.forward.run({x, calls.weight, calls.weight, x});
         calls.run_backward(x, row);
     }
-    // Fewer rows than parts of the gradient too.
+    // Also fewer rows than there are partial sums of the gradient.
     for (const std::int64_t rows : {1, 7, 63}) {
         calls.run_backward(random_tensor(f32, {rows, 40}, 2), random_tensor(f32, {rows}, 3));
     }

@@ -63,10 +63,10 @@ class RandomCall {
 
     bool packed() const { return options.cu_seqlens.defined(); }
 
-    /// How the arrays lie in memory.
+    /// The memory layouts of the arrays.
     enum class Form { bhsd, padded_rows, bshd, views_of_bshd };
 
-    /// An array (B, H, L, E) as the call gets it.
+    /// An array (B, H, L, E) in the layout of the call.
     Tensor given(const Tensor& x) const {
         if (form == Form::bhsd) return x;
         if (form == Form::padded_rows) {
@@ -85,7 +85,7 @@ class RandomCall {
         return form == Form::bshd ? result.transpose({0, 2, 1, 3}) : result;
     }
 
-    /// Of query's or key's length.
+    /// An input of the query's or the key's length.
     Tensor input(std::int64_t own_heads, const std::vector<std::int64_t>& own_starts,
                  std::int64_t depth, unsigned number) const {
         return random_tensor(dtype, {packed() ? 1 : batch, own_heads, own_starts.back(), depth},
@@ -113,12 +113,12 @@ class RandomCall {
     DType dtype;
     std::int64_t batch, heads, kv_heads, length, kv_length, head_dim, value_dim;
     Form form;
-    bool poisoned;  ///< keys that no query may attend hold NaN
-    /// Of the sequences, packed ones or the one of each batch; the end after them.
+    bool poisoned;  ///< keys that no query may attend to hold NaN
+    /// Starts of the sequences (packed ones, or one per batch), followed by the end.
     std::vector<std::int64_t> starts, kv_starts;
 
   private:
-    /// Sequences up to the lengths chosen, now and then an empty one.
+    /// Chooses sequences that fill the lengths; some are empty.
     void pack() {
         const std::int64_t count = 1 + pick(4);
         starts = kv_starts = {0};
@@ -139,7 +139,7 @@ class RandomCall {
         }
     }
 
-    /// Of every batch or packed sequence.
+    /// A length for every batch or packed sequence.
     Tensor key_lengths() {
         std::vector<std::int32_t> lengths;
         const std::int64_t count =
@@ -155,7 +155,7 @@ class RandomCall {
         return static_cast<std::int64_t>(generator_() % static_cast<std::uint64_t>(n));
     }
 
-    /// Small floats: scores stay of the size that the rounding of lse allows for.
+    /// Small floats, so that scores stay in the range that the tolerance of lse allows for.
     Capture table(Tensor::Dims shape) {
         const Tensor values =
             random_tensor(f64, std::move(shape), static_cast<unsigned>(pick(1 << 20)));
@@ -271,8 +271,8 @@ double largest_of(const Array& x) {
     return largest;
 }
 
-/// The walk of a captured array's gradient. The pairs that read one element are added up one after
-/// the other; and the lse of a row, rounded, scales all of the row's probabilities alike.
+/// The random walk of rounding in a captured array's gradient: pairs that read one element are
+/// added one after the other, and a row's rounded lse scales all of its probabilities.
 double walk_of(const Array& gradient, const Array& lse, double keys) {
     const double rows = static_cast<double>(lse.data.size());
     const double used = static_cast<double>(
@@ -281,9 +281,9 @@ double walk_of(const Array& gradient, const Array& lse, double keys) {
     return std::max(std::sqrt(terms), std::sqrt(std::min(rows, terms)) * largest_of(lse));
 }
 
-/// Twice the bound of docs/explanation/numerics.md: of two samples of the same roundings, one is
-/// now and then more than twice the other. `walk`: epsilons of f32, for sums whose roundings walk
-/// at random.
+/// Allows twice the bound of docs/explanation/numerics.md: with the same roundings, one sample's
+/// error is sometimes more than twice another's. `walk`: f32 epsilons for sums whose roundings are
+/// a random walk.
 void expect_close(const char* what, const Tensor& ours, const Array& exact, const Array& plain,
                   DType dtype, double walk = 0) {
     const double error = largest_error(to_array(ours), exact);
@@ -304,7 +304,7 @@ Array part(const Array& x, std::int64_t first, std::int64_t count) {
     }
     return result;
 }
-/// Writes what `part` reads.
+/// Writes the positions that `part` reads.
 void put(Array& x, std::int64_t first, const Array& values) {
     const std::int64_t inner = x.shape.size() > 3 ? x.shape[3] : 1, length = x.shape[2],
                        count = values.shape[2];
@@ -317,13 +317,13 @@ void add(Array& sum, const Array& values) {
     for (std::size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += values.data[i];
 }
 
-/// The reference of a call: of packed sequences each by itself.
+/// The reference for a call; packed sequences are computed one by one.
 class Reference {
   public:
     Reference(const RandomCall& call, const Tensor& q, const Tensor& k, const Tensor& v)
         : c_(call), q_(to_array(q)), k_(to_array(k)), v_(to_array(v)) {}
 
-    /// Writes NaN to keys and values that no query may attend, also where the reference reads them.
+    /// Writes NaN to keys and values that no query may attend to, also in the reference's copies.
     void poison(const Tensor& key, const Tensor& value) {
         if (!c_.packed()) {
             poison_unattended(reference_attended_keys(q_, k_, options(f64, 0)), key, value);
@@ -357,7 +357,7 @@ class Reference {
         return result;
     }
 
-    /// `plain`: as a kernel of these dtypes computes it, from the forward's rounded results.
+    /// `plain`: as computed in these dtypes, from the rounded results of the forward pass.
     ReferenceGradients backward(const Tensor& dout, const Tensor& dlse, bool plain) const {
         const Array da = to_array(dout), la = to_array(dlse);
         const auto options = [&](std::size_t sequence) {
@@ -438,7 +438,7 @@ TEST(RandomAttention, AgreesWithTheDenseReference) {
         const auto truth = reference.forward(f64), rounded = reference.forward(c.dtype);
         const Tensor gq = c.given(q), gk = c.given(k), gv = c.given(v);
         const AttentionOutput ours = attention(gq, gk, gv, c.options);
-        // Where a mod computes in f32, functions have the errors of f32, under f64 scores too.
+        // If a mod computes in f32, functions have f32 errors even for f64 scores.
         const DType precision = c.dtype == f64 && c.options.score_mod.defined() ? f32 : c.dtype;
         const DType statistics = precision == f64 ? f64 : f32;
         expect_close("out", c.plain(ours.out), truth.out, rounded.out, precision);

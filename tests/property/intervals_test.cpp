@@ -102,7 +102,7 @@ TEST(Intervals, HoldEveryElement) {
         if (HasFatalFailure()) return;
     }
     if (!seeds.normal) return;
-    EXPECT_GT(decided, 1500);  // an analysis that knows nothing is sound, too
+    EXPECT_GT(decided, 1500);  // an analysis that decides nothing would be sound, too
     EXPECT_GT(matches, 1500);
 }
 

@@ -1,4 +1,4 @@
-// Random mods with integers in fewer bits, or summed as floats, give what they gave before.
+// Random mods give the same results with integers in fewer bits, or summed as floats.
 #include "ir/passes/narrow.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ int count(const Function& function, DType dtype, Op op) {
     return found;
 }
 
-/// Runs a mod of (b, h, q, kv) and what became of it on positions near `from`.
+/// Runs a mod of (b, h, q, kv) and its changed form on positions near `from`.
 void expect_same(const Function& function, const Function& changed, std::uint64_t seed,
                  std::span<const std::int64_t> from) {
     verify(changed);
@@ -83,7 +83,7 @@ TEST(Narrow, RandomModsGiveTheSame) {
     }
 }
 
-/// f32 of a random sum of batch, head, positions and numbers, times the same of another one.
+/// f32 of a random sum of batch, head, positions and numbers, times that of another sum.
 Function random_sums(std::uint64_t seed) {
     Function function;
     function.name = "mod";
@@ -160,8 +160,8 @@ TEST(FloatSums, TermsThatVaryLess) {
     const FloatSumsReport report =
         float_sums(function, {{parameters[0], known}, {parameters[1], known}});
     verify(function);
-    // Not the sum of q and a number, which varies as q does; what is read twice; a product, and n,
-    // which may be anything.
+    // Unchanged: q plus a number, which varies like q; a value that is used twice; a product; and
+    // n, which is unbounded.
     EXPECT_EQ(report.casts, 1) << print(function);
     EXPECT_EQ(count(function, DType::f32, Op::sub), 1);
     EXPECT_EQ(count(function, DType::f32, Op::min), 1);

@@ -1,5 +1,5 @@
 // The Pallas form of attention in examples/pallas_attention.h: random lengths and blocks against
-// the dense computation, and what it refuses.
+// the dense computation, and refusals.
 #include "examples/pallas_attention.h"
 
 #include <gmock/gmock.h>

@@ -24,7 +24,7 @@ TEST(RandomPrograms, CoverEveryOp) {
         const ir::Function f = random_program(seed);
         ir::walk(f.body, [&](const ir::Instruction& i) { ++seen[static_cast<std::size_t>(i.op)]; });
     }
-    // What needs a caller's eye or a second program to mean something is tested elsewhere.
+    // Ops that depend on the caller or on other programs are tested elsewhere.
     for (ir::Op op : {ir::Op::num_programs, ir::Op::extent, ir::Op::atomic_xchg, ir::Op::atomic_cas,
                       ir::Op::debug_print, ir::Op::debug_check}) {
         seen[static_cast<std::size_t>(op)] = 1;
@@ -54,7 +54,7 @@ TEST(RandomPrograms, PassesKeepTheirMeaning) {
         ir::optimise(optimised, [&](std::string_view pass, const ir::Function& now, bool) {
             ASSERT_NO_THROW(ir::verify(now)) << "after " << pass << ", seed " << seed;
         });
-        // Every proof of the bounds pass is tried as well.
+        // Proofs by the bounds pass are checked as well.
         ir::walk(optimised.body, [&](const ir::Instruction& i) {
             const auto* access = std::get_if<ir::AccessAttributes>(&i.attributes);
             proved += access != nullptr && access->in_bounds;

@@ -1,4 +1,4 @@
-// Retiling keeps what a kernel computes, whatever the block, the tile and the schedule.
+// Retiling does not change what a kernel computes, for any block, tile and schedule.
 #include "ir/passes/retile.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ ir::RetileReport check(const ir::Function& f, const RetileOptions& options, std:
     return report;
 }
 
-// Both schedules, several tiles.
+// Checks both schedules with several tiles.
 void check_all(std::string_view text) {
     const ir::Function f = ir::parse(text);
     for (auto schedule : {RetileOptions::Schedule::loops, RetileOptions::Schedule::grid}) {
@@ -194,7 +194,7 @@ TEST(Retile, InPlaceUpdatesAndSlices) {
 }
 
 TEST(Retile, LoopCarriesReachAFixpoint) {
-    // b feeds a one round later: the demand on a reaches b.
+    // b feeds a in the next iteration: what a needs reaches b.
     check_all(R"(func @f(%x: ref<i32[5, 16, 20]>, %y: ref<i32[16, 20]>, %z: ref<i32[16, 20]>) {
   %0 = constant 0 : i64
   %1 = constant 1 : i64
@@ -357,7 +357,7 @@ TEST(Retile, RefusesWithOpAndReason) {
                        "    %r = add %t, %t : i32[16, 16]\n    store %y[%0 : 16, %0 : 16], %r\n"
                        "    store %x[%i, %0], %u\n    yield\n  }\n  yield\n}\n"),
         HasSubstr("its Ref is written between"));
-    // A loop's bound from a large block, read after the array changed.
+    // A loop's bound comes from a large block that is read after the array changed.
     EXPECT_THAT(
         refusal(head + "  %u = constant 1 : i32\n  store %x[%0, %0], %u\n"
                        "  %v = reduce %t max axis 1 : i32[16]\n  %m = reduce %v max axis 0 : i32\n"
@@ -366,7 +366,7 @@ TEST(Retile, RefusesWithOpAndReason) {
         HasSubstr("its Ref is written between"));
 }
 
-// Small tiles on random programs: most must be refused, the rest must agree.
+// Small tiles on random programs: most are refused, the others must agree.
 TEST(Retile, RandomProgramsKeepTheirMeaning) {
     int rewritten = 0;
     for (std::uint64_t seed = 0; seed < 600; ++seed) {

@@ -1,5 +1,5 @@
-"""Calls of CUDA kernels on a GPU: a program that test_cuda_kernel.py runs on the stand-in for one,
-and functions that it calls itself where there is a GPU."""
+"""Calls of CUDA kernels on a GPU: test_cuda_kernel.py runs this program on the stand-in for a GPU,
+and calls its functions directly if there is a GPU."""
 
 import ctypes
 import pathlib
@@ -143,7 +143,7 @@ def check_streams_of_another_device():
 
 
 def check_workspace_from_the_cache():
-    """Twice the same: a workspace that was used is cleared."""
+    """The same result twice: a used workspace is cleared."""
     from rms_norm import rms_norm_backward
 
     dy = x = np.ones((100, 40), np.float32)
@@ -157,10 +157,10 @@ def check_cupy():
     try:
         import cupy
     except ImportError:
-        return  # no CuPy, or none for this machine
+        return  # no CuPy, or it does not work here
     try:
         x = cupy.arange(100, dtype=cupy.float32).reshape(4, 25)
-    except Exception:  # the stand-in is no GPU to CuPy
+    except Exception:  # CuPy does not accept the stand-in
         return
     with cupy.cuda.Stream(non_blocking=True):
         for given in (x, x[:, ::2], x.T):

@@ -61,7 +61,7 @@ def test_dlpack_in_and_out():
 def test_a_capsule_is_taken_once():
     capsule = np.zeros(3).__dlpack__()
     _core.Tensor.from_dlpack(capsule)
-    with pytest.raises(ValueError, match="incorrect name"):  # Python renames what was taken
+    with pytest.raises(ValueError, match="incorrect name"):  # consuming renamed the capsule
         _core.Tensor.from_dlpack(capsule)
 
 

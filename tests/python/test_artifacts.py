@@ -1,4 +1,4 @@
-"""Artifacts: exported operations run as the operations do, and what does not fit is refused."""
+"""Artifacts: exported operations give the operations' results, and bad input is refused."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def test_attention_keeps_its_mods(tmp_path):
     arrays = values(3, 1, 2, 70, 32)
     artifact = tw.export(attention, tmp_path, *arrays)
     want = attention(*values(3, 1, 2, 70, 32, seed=1))
-    slopes.array[:] = 0  # it is kept as it was
+    slopes.array[:] = 0  # the artifact keeps the old values
     np.testing.assert_array_equal(artifact(*values(3, 1, 2, 70, 32, seed=1)), want)
 
 
@@ -72,13 +72,13 @@ def test_gradients_of_captures_and_sinks(tmp_path, dtype):
 
     artifact = tw.export(gradients, tmp_path, *values(4, 1, 2, 70, 32))
     arrays = values(4, 1, 2, 70, 32, seed=1)
-    for _ in range(2):  # the buffers of sums begin at zero again
+    for _ in range(2):  # buffers of sums start at zero again
         for got, want in zip(artifact(*arrays), gradients(*arrays), strict=True):
             np.testing.assert_array_equal(got, want)
 
 
 def test_gradients_of_calls_in_parts(tmp_path):
-    """Copies of the gradient of a large array are too many for all batches at once."""
+    """A large array's gradient has too many copies for all batches at once."""
     batch, length = 18, 8
     bias = tw.capture(values(1024, 1024), "bias")
     sinks = np.array([0.5], np.float32)

@@ -67,7 +67,7 @@ def close(have, want, dtype, roundings=16):
 
 
 def slope(loss, point, i, direction, step=1e-5):
-    """Derivative of loss(*point) as point[i] moves along direction, by central differences."""
+    """Derivative of loss(*point) by point[i] along a direction, by central differences."""
     up, down = list(point), list(point)
     up[i], down[i] = point[i] + step * direction, point[i] - step * direction
     return (loss(*up) - loss(*down)) / (2 * step)
@@ -270,7 +270,7 @@ def test_rows_of_large_scores_have_gradients(dtype, most):
     x = np.random.default_rng(0).standard_normal((1, 2, 9, 4)).astype(dtype)
     bias = tw.capture(np.zeros(2, dtype), "bias")
 
-    def score(s, b, h, q, kv):  # even rows see keys 2 and 5 alike, and no others
+    def score(s, b, h, q, kv):  # even rows see keys 2 and 5 equally, and no others
         far = tw.where((kv == 2) | (kv == 5), most, -most) + bias[h]
         return tw.where(q % 2 == 0, far, s + bias[h])
 
@@ -283,7 +283,7 @@ def test_rows_of_large_scores_have_gradients(dtype, most):
     want[:, :, [2, 5]] = 5 / 2
     np.testing.assert_allclose(got.value, want, rtol=1e-6)
     np.testing.assert_array_equal(got.query, 0)
-    near = pullback(np.ones_like(x) - even)  # the others are as without them
+    near = pullback(np.ones_like(x) - even)  # odd rows are as without even ones
     probabilities = np.einsum("bhqd,bhkd->bhqk", x[:, :, 1::2], x) / 2
     probabilities = np.exp(probabilities - probabilities.max(-1, keepdims=True))
     probabilities /= probabilities.sum(-1, keepdims=True)
@@ -345,7 +345,7 @@ def test_captured_numbers_change_without_a_new_program():
     arrays = inputs()
     factor = np.array(1.0, np.float32)
     scale = tw.capture(factor)
-    made = []  # calls of tile programs, each with programs of its own, after each value
+    made = []  # tile programs that were compiled after each value
     for value in (1.0, 0.5, 2.0):
         factor[...] = value
         out = tw.flex_attention(*arrays, score_mod=lambda s, b, h, q, kv: s * scale)

@@ -71,7 +71,7 @@ def test_the_block_level_is_torch_s(block):
 
 def test_lists_without_a_mod_attend_to_whole_blocks():
     number = np.array([[[1, 2]]], np.int64)
-    indices = np.array([[[[1, 77], [1, 0]]]], np.int64)  # 77 lies after what is counted
+    indices = np.array([[[[1, 77], [1, 0]]]], np.int64)  # 77 is past the count
     mask = tw.BlockMask.from_kv_blocks(number, indices, BLOCK_SIZE=16, seq_lengths=(30, 32))
     want = np.zeros((1, 1, 30, 32), bool)
     want[..., :16, 16:] = want[..., 16:, :] = True
@@ -131,7 +131,7 @@ def test_every_index_of_torch(index):
     for axis, places in enumerate(index[:2]):
         want = np.take(want, np.arange(want.shape[axis])[places], axis)
     rows = [want[:, :, 32 * row : 32 * row + 32] for row in np.arange(5)[index[2]]]
-    # A short last block that does not stand last is followed by queries that see nothing.
+    # A short last block that is not selected last is padded with queries that attend to nothing.
     rows = [np.pad(r, ((0, 0), (0, 0), (0, 32 - r.shape[2]), (0, 0))) for r in rows[:-1]] + rows[
         -1:
     ]
@@ -186,7 +186,7 @@ def test_pictures(tmp_path):
 
 
 def shades(png):
-    """The pixels of a PNG whose lines are differences from the ones above."""
+    """The pixels of a PNG whose lines are stored as differences from the line above."""
     chunks, at = {}, 8
     while at < len(png):
         size, kind = struct.unpack_from(">I4s", png, at)
@@ -200,7 +200,7 @@ def shades(png):
     return np.cumsum(lines[:, 1:], axis=0, dtype=np.uint8)
 
 
-# Runs of every length up to the longest, alone and after others, and pairs without any.
+# Pixel runs of every length up to the longest, alone and after others, and lines without any.
 @pytest.mark.parametrize("length", [10, 300, 512])
 @pytest.mark.parametrize("name", MODS)
 def test_pngs_hold_the_elements(tmp_path, name, length):
@@ -209,7 +209,7 @@ def test_pngs_hold_the_elements(tmp_path, name, length):
     want = dense(MODS[name], 1, 1, length, length)[0, 0].astype(np.uint8) * 15
     scale = 512 // length
     pixels = shades(png)
-    # Of the panel: right of the axis of queries with its longest label, below three lines of text.
+    # The panel is right of the query axis with its longest label, and below three lines of text.
     left, top, side = 40 + 12 * len(str(length)), 76, scale * length
     panel = pixels[top : top + side, left : left + side]
     assert np.array_equal(panel, want.repeat(scale, 0).repeat(scale, 1))

@@ -1,4 +1,4 @@
-"""Captured arrays: indices as in NumPy, what they are outside of mods, refusals."""
+"""Captured arrays: indices as in NumPy, use outside of mods, refusals."""
 
 import pickle
 
@@ -178,7 +178,7 @@ def test_arrays_without_elements_are_not_read():
     score = lambda s, b, h, q, kv: s + empty[q]  # noqa: E731
     hidden = lambda s, b, h, q, kv: tw.where(empty[q] == empty[kv], s, -np.inf)  # noqa: E731
     x = np.ones((1, 1, 4, 8), np.float32)
-    long = np.ones((1, 1, 600, 8), np.float32)  # whose masks become data
+    long = np.ones((1, 1, 600, 8), np.float32)  # long enough that masks become data
     for call in (
         lambda: tw.flex_attention(x, x, x, mask_mod=mask),
         lambda: tw.flex_attention(x, x, x, score),

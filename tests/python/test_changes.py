@@ -1,4 +1,4 @@
-"""Arrays changed in place between a forward pass and its pullback are found."""
+"""Arrays changed in place between a forward pass and its pullback are detected."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_strided_arrays():
     big = np.random.default_rng(0).standard_normal((1, 2, 40, 16)).astype(np.float32)
     query = big[..., ::2]
     out, pullback = tw.flex_attention_vjp(query, query, query)
-    big[..., 1::2] = 0  # is not read
+    big[..., 1::2] = 0  # which is not read
     pullback(out)
     big[0, 0, 7, 2] = 5
     with pytest.raises(ValueError, match="expected query as it was"):
@@ -81,7 +81,7 @@ def test_norms(norm):
             pullback(y)
         array.flat[5] = kept
     (y, total), pullback = norm(x, weight, residual=x)
-    x += 1  # is not read any more
+    x += 1  # which is not read any more
     pullback(y)
     total += 1
     with pytest.raises(ValueError, match=r"the result `x \+ residual`"):

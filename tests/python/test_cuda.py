@@ -152,7 +152,7 @@ def test_kernels_in_python_run_where_their_arrays_are():
 
 @pytest.mark.parametrize("name", ["02_iota", "06_softmax", "07_sequential_matmul", "09_histogram"])
 def test_examples_of_kernels_run_on_a_gpu(name, monkeypatch, capsys):
-    monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda")  # arrays of the CPU, through copies
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda")  # CPU arrays, copied to the GPU
     runpy.run_path(str(EXAMPLES / f"{name}.py"))
     assert capsys.readouterr().out
 

@@ -1,5 +1,5 @@
-"""tw.cuda_kernel: functions for the CPU, attributes, what NVRTC says, what is refused, and calls on
-a GPU or the stand-in for one."""
+"""tw.cuda_kernel: CPU functions, attributes, NVRTC's errors, refusals, and calls on a GPU or the
+stand-in for one."""
 
 import enum
 import os
@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright import _core
 
-# For this import alone: the folder has others whose names are those of frameworks.
+# For this import only: the folder also has modules named like frameworks.
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from cuda_kernel_calls import CHECKS, SCALE, count, scale
 
@@ -91,7 +91,7 @@ def test_tile_programs_on_the_cpu():
         out = np.zeros(8, np.float32)
         assert f(X, factor=3.0, out=out) is out
         np.testing.assert_array_equal(out, want)
-    assert by_attributes == [3.0]  # a signature is planned once
+    assert by_attributes == [3.0]  # each signature is planned once
     np.testing.assert_array_equal(scale(cpu=made)(X[::2], factor=np.float32(5)), 5 * X[::2])
 
 

@@ -1,5 +1,5 @@
-"""Every program of examples/python runs to its end, its own checks included, and its kernels are at
-most as long as those of the C++ example of the same number."""
+"""Every program of examples/python runs to the end, with its own checks, and its kernels are not
+longer than those of the C++ example with the same number."""
 
 import collections
 import os
@@ -31,7 +31,7 @@ def functions(text):
         name = re.match(r"func @(\w+)", function)[1]
         body = function.partition("{\n")[2]
         ops = re.findall(r"^ +(?:%[\w, %]+= )?(\w+)", body, re.M)
-        # Python's integer division rounds down, that of C++ towards zero.
+        # Python's integer division rounds down, C++'s towards zero.
         found.append((name, collections.Counter("div" if op == "floordiv" else op for op in ops)))
     return found
 

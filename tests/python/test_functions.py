@@ -1,4 +1,4 @@
-"""Every function of the table of operations: outside of a trace, in mods, in texts and in kernels."""
+"""Every function of the table of operations: outside of a trace, in mods, text and kernels."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What kernels written in Python refuse, and how: named arguments, lines, no wrong answers."""
+"""What Python kernels refuse: texts name arguments and lines, and no answer is wrong."""
 
 import numpy as np
 import pytest
@@ -160,7 +160,7 @@ def _leaks(x, o):
     o[...] = kept[0]
 
 
-# ---- Indices outside: the table of docs/reference/kernels-python.md.
+# ---- Indices out of bounds: the table of docs/reference/kernels-python.md.
 
 
 def outside(body, checked, **options):

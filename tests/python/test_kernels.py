@@ -17,7 +17,7 @@ def rand(*shape, seed=0, dtype=F32):
 
 
 def run(kernel, out, *inputs, **options):
-    """Runs with outputs of these (shape, dtype)s; one that is not in a list is the result."""
+    """Runs with outputs of these (shape, dtype)s; returns one result if `out` is not a list."""
     single = not isinstance(out, list)
     shapes = [tw.ShapeDtype(*o) for o in ([out] if single else out)]
     return tw.call(kernel, out_shape=shapes[0] if single else tuple(shapes), **options)(*inputs)
@@ -214,7 +214,7 @@ def test_gather_and_scatter():
 
     z = run(gather, ((5, 5), F32), table, rows)
     np.testing.assert_array_equal(z[:4], table[rows[:4]])
-    assert not z[4].any()  # outside of the array
+    assert not z[4].any()  # out of bounds
 
     def scatter(x, places, o):
         o[...] = tw.zeros(8)
@@ -310,7 +310,7 @@ def test_dynamic_dimensions_are_not_traced_again():
     f = tw.call(kernel, out_shape=tw.ShapeDtype((), F32), dynamic={0: (0,)})
     for n in (5, 16, 100):
         np.testing.assert_allclose(f(np.arange(n, dtype=F32)), np.arange(n).sum())
-    assert traces in ([(-1,)], [(-1,)] * 2)  # loops with literals may be traced twice
+    assert traces in ([(-1,)], [(-1,)] * 2)  # loops with literal carries may be traced twice
     assert f.num_traces == 1
 
 

@@ -1,4 +1,4 @@
-"""The code of docs/reference/kernels-python.md runs, block after block."""
+"""Runs the code of docs/reference/kernels-python.md, block by block."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Messages that name what to write instead, reprs, signatures, and calls outside of mods."""
+"""Error texts that name what to write instead, reprs, signatures, and calls outside of mods."""
 
 import copy
 import inspect
@@ -214,7 +214,7 @@ def test_create_scores_is_the_definition():
         tw.create_scores(tw.scores.softcap(2), None, None, 2, 3, np.zeros(3, np.float16))
 
 
-# ---- What objects say of themselves.
+# ---- Reprs and signatures.
 
 
 def test_reprs_are_short():

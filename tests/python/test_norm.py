@@ -10,7 +10,7 @@ DTYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
 
 
 def close(have, want, dtype):
-    """Within eight units in the last place of the largest value, as in the C++ tests."""
+    """Asserts equality within eight units in the last place of the largest value, as in C++."""
     error = np.abs(np.asarray(have, np.float64) - want).max(initial=0)
     unit = float(ml_dtypes.finfo(dtype).eps)
     assert error <= 8 * unit * max(1.0, np.abs(want).max(initial=0))

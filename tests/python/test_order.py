@@ -1,4 +1,4 @@
-"""Sorting, places and operators of the user's in kernels, against NumPy."""
+"""Sorting, indices and user-defined operators in kernels, against NumPy."""
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +11,8 @@ INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int6
 
 
 def rand(dtype, *shape, seed=0):
-    """Few values, so that many are equal, infinities, NaN and both zeros among those of floats."""
+    """Few different values, so that many are equal; floats include infinities, NaN and both
+    zeros."""
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 25, shape)
     if np.issubdtype(dtype, np.unsignedinteger) or dtype == np.bool_:
@@ -31,7 +32,7 @@ def run(kernel, shapes, *inputs, **options):
 
 
 def order(x, axis, descending=False):
-    """The stable places, a NaN larger than every number."""
+    """The indices of a stable sort in which NaN is larger than every number."""
     x = x.astype(np.float64) if x.dtype not in INTEGERS else x
     if not descending:
         return np.argsort(x, axis, kind="stable")
@@ -40,7 +41,7 @@ def order(x, axis, descending=False):
 
 
 def same(have, want):
-    """Of bfloat16, NumPy finds no NaN equal."""
+    """Asserts equality; for bfloat16 NumPy does not treat NaNs as equal."""
     if have.dtype == ml_dtypes.bfloat16:
         have, want = have.astype(np.float32), want.astype(np.float32)
     np.testing.assert_array_equal(have, want)
@@ -101,7 +102,7 @@ def test_numpys_functions_of_tiles():
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.int64])
-def test_places(dtype):
+def test_take_along_axis_and_one_hot_read_places(dtype):
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
     rows = np.array([[3, 0, 2, 1, 3]], dtype)
     columns = np.array([[4], [5], [0], [2]], dtype)

@@ -1,4 +1,5 @@
-"""docs/how-to/port-mods.md: every call is its formula, and the calls for other libraries' formulas are theirs."""
+"""docs/how-to/port-mods.md: every call equals its formula, and the calls for other libraries'
+formulas equal those."""
 
 import pathlib
 import re
@@ -54,7 +55,7 @@ FORMULAS = dict(
 
 
 def rows():
-    """(call, [formulas here, of the notebook, of attention-gym], [calls for theirs]) of both tables."""
+    """(call, [our formula, the notebook's, attention-gym's], [calls for theirs]) of both tables."""
     found = []
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
@@ -71,7 +72,7 @@ def of_formula(text, scores):
 
 
 def of_call(text, q, k):
-    """The mask of a call, or the scores that it makes of q k^T: log(softmax) + lse."""
+    """The mask of a call, or the scores that it makes from q k^T: log(softmax) + lse."""
     mod = eval(text, {"__builtins__": {}}, CALLS)
     if text.startswith("masks"):
         return tw.create_mask(mod, 1, HEADS, LENGTH, LENGTH)
@@ -87,7 +88,7 @@ def equal(have, want):
 @pytest.mark.parametrize("call, formulas, theirs", rows(), ids=lambda value: str(value)[:40])
 def test_calls_are_their_formulas(call, formulas, theirs):
     rng = np.random.default_rng(0)
-    # Small slopes and scores: the logarithm of a probability keeps its digits.
+    # Small slopes and scores, so that the logarithm of a probability is accurate.
     q, k = 0.1 * rng.standard_normal((2, 1, HEADS, LENGTH, 4))
     scores = q @ k.swapaxes(-1, -2)
     here = of_formula(formulas[0], scores)
@@ -97,7 +98,7 @@ def test_calls_are_their_formulas(call, formulas, theirs):
             continue
         wanted = here if formula == "the same" else of_formula(formula, scores)
         assert equal(of_call(call if other == "the same" else other, q, k), wanted)
-        # A name that is called the same must be, one that is not must differ.
+        # A formula listed as the same must be equal, any other must differ.
         assert equal(wanted, here) == (other == "the same")
 
 

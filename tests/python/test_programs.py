@@ -1,4 +1,4 @@
-"""Programs given as IR text, and what programs cost."""
+"""Programs from IR text, and the costs of programs."""
 
 import pathlib
 import subprocess
@@ -55,7 +55,7 @@ def test_programs_from_text():
 
 
 def test_programs_built_by_instructions():
-    """As other front ends build theirs."""
+    """As other front ends build them."""
     builder = _core.ProgramBuilder("double")
     x, o = builder.ref("x", "f32", [4, 8]), builder.ref("o", "f32", [4, 8])
     builder.add_grid_axis(4)
@@ -76,7 +76,7 @@ def test_programs_built_by_instructions():
         ValueError, match=r"\[add\] expected 2 operands but got 1 \(at graph.py:3\)"
     ):
         builder.apply("add", [tile], "f32", [8])
-    with pytest.raises(ZeroDivisionError):  # of the body, not of the builder
+    with pytest.raises(ZeroDivisionError):  # the body's error, not the builder's
         builder.for_loop(low, high, low, [], lambda i, carries: 1 // 0)
 
 

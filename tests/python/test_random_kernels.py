@@ -1,9 +1,9 @@
 """A thousand random kernels agree with NumPy on both CPU machines.
 
 A program is a list of steps, each a Python function of earlier values. The same functions run on
-tiles and on NumPy arrays: NumPy's names dispatch to tiles. Values stay in [-4, 4] and no step
-changes a difference by more than a factor of 4, so that after at most DEPTH steps the results of two
-orders of rounding differ by at most 4**DEPTH * 4 * epsilon.
+tiles and on NumPy arrays: NumPy's functions dispatch to tiles. Values stay in [-4, 4] and no step
+amplifies a difference by more than a factor of 4, so that after at most DEPTH steps results that
+are rounded differently differ by at most 4**DEPTH * 4 * epsilon.
 """
 
 import os
@@ -20,7 +20,7 @@ GROUPS = 20
 
 
 class OnTiles:
-    """What NumPy has no name for, in a kernel."""
+    """Functions that NumPy lacks, in a kernel."""
 
     for_loop = staticmethod(lambda n, body, carry: tw.for_loop(0, n, body, carry))
     while_loop = staticmethod(tw.while_loop)
@@ -62,7 +62,7 @@ class OnArrays:
 
     @staticmethod
     def load(block, index, mask=True, other=0):
-        """Elements of an array at places that may lie outside."""
+        """Elements of an array at indices that may be out of bounds."""
         places = np.ix_(*(np.atleast_1d(i) for i in index))
         inside = np.ones(np.broadcast_shapes(*(p.shape for p in places)), bool)
         for place, extent in zip(places, block.shape, strict=True):
@@ -129,7 +129,7 @@ class Program:
         )  # fmt: skip
         return getattr(self, kind)(self.random.randrange(1 << 30))
 
-    # Each makes a function of (space, floats so far, integers so far, refs) -> a value of the block.
+    # Each returns a function (space, floats so far, integers so far, refs) -> value of the block.
 
     def unary(self, pick):
         f = UNARY[pick % len(UNARY)]
@@ -270,7 +270,7 @@ class Program:
             total = total * 0.25 + value * 0.5
         return total + np.zeros(self.block) if space is OnArrays else total
 
-    # ---- On each machine.
+    # ---- Running on each machine.
 
     def inputs(self):
         generator = np.random.default_rng(self.random.randrange(1 << 30))
@@ -334,5 +334,5 @@ def test_random_kernels_agree_with_numpy(group):
 @pytest.mark.skipif(len(tw.devices()) == 1, reason="NOT RUN: no GPU on this machine")
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TILEWRIGHT_TEST_PROGRAMS", "8"))))
 def test_random_kernels_agree_with_numpy_on_a_gpu(seed, monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda")  # arrays of the CPU, through copies
+    monkeypatch.setenv("TILEWRIGHT_DEVICE", "cuda")  # CPU arrays, copied to the GPU
     check(seed, False)

@@ -1,4 +1,4 @@
-"""Functions of one name have the same arguments in all front ends."""
+"""Functions with one name have the same arguments in all front ends."""
 
 import importlib.util
 import inspect
@@ -13,14 +13,14 @@ from tilewright import _arguments
 def front_ends():
     yield tw
     for name in ("jax", "torch"):
-        # Where a framework is not installed, the tests' folder of its name looks like one.
+        # If a framework is not installed, the tests' folder with its name looks like a package.
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             continue
         yield __import__(f"tilewright.{name}", fromlist=[name])
 
 
-#: What has the arguments of each function.
+#: The function or dataclass that defines each function's arguments.
 FUNCTIONS = {
     "flex_attention": _arguments.AttentionArguments,
     "flex_attention_vjp": _arguments.AttentionArguments,
@@ -66,7 +66,7 @@ def test_what_no_front_end_takes(name, options, error, message):
     functions = [getattr(module, name) for module in front_ends() if hasattr(module, name)]
     for function in functions:
         if function.__module__.startswith("tilewright.torch"):
-            continue  # whose errors are those of torch
+            continue  # whose errors are torch's
         with pytest.raises(error, match=message):
             function(**{"query": x, "key": x, "value": x, **options})
 

@@ -1,4 +1,4 @@
-"""The Python of README.md and docs/ runs as it stands, each block in a namespace of its own."""
+"""The Python of README.md and docs/ runs as it is, each block in its own namespace."""
 
 import pathlib
 import subprocess
@@ -13,7 +13,7 @@ def test_blocks_of_the_documentation_run():
         capture_output=True,
         text=True,
     )
-    # Blocks whose framework is not installed are named there.
+    # The output names blocks whose framework is not installed.
     print(done.stdout)
     assert done.returncode == 0, done.stderr
     assert "blocks of Python run" in done.stdout

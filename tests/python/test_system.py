@@ -83,13 +83,13 @@ def test_type_checkers_see_every_argument_of_a_call():
 
 
 def test_advice_names_packages_that_exist():
-    # There is no index from which pip could install extras of tilewright.
+    # The package is not on an index, so texts must not advise installing its extras by name.
     for path in Path(tw.__file__).parent.rglob("*.py"):
         assert "tilewright[" not in path.read_text(), path
 
 
 def _made_at_import(module):
-    """Public names that no statement of the module binds."""
+    """Public names that are not bound by a statement of the module."""
     bound = set()
     for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
         if isinstance(node, ast.ImportFrom | ast.Import):

@@ -1,4 +1,4 @@
-"""Functions on tiles: NumPy's spelling gives NumPy's values."""
+"""Functions on tiles: NumPy's functions give NumPy's values."""
 
 import enum
 
@@ -16,7 +16,7 @@ def rand(*shape, seed=0):
 
 
 def run(kernel, out, *inputs, **options):
-    """Runs with outputs of these (shape, dtype)s; one that is not in a list is the result."""
+    """Runs with outputs of these (shape, dtype)s; returns one result if `out` is not a list."""
     single = not isinstance(out, list)
     shapes = [tw.ShapeDtype(*o) for o in ([out] if single else out)]
     return tw.call(kernel, out_shape=shapes[0] if single else tuple(shapes), **options)(*inputs)
@@ -135,7 +135,7 @@ def test_arg_reductions_and_reversed_scans():
 
 
 class Algorithm(enum.Enum):
-    """As jax.lax.DotAlgorithmPreset."""
+    """Like jax.lax.DotAlgorithmPreset."""
 
     TF32_TF32_F32_X3 = 1
 

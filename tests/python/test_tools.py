@@ -1,4 +1,4 @@
-"""Tools of a kernel's author: profiles, findings, the page of all forms, notebooks."""
+"""Tools for kernel authors: profiles, findings, the page of all forms, notebooks."""
 
 import json
 import os

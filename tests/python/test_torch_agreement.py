@@ -1,4 +1,4 @@
-"""The semantics of torch's FlexAttention, replayed against torch itself where it is installed."""
+"""The semantics of torch's FlexAttention, compared with torch itself if it is installed."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
 _TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
-# Uncompiled, torch computes the definition densely; it warns that this is slow.
+# Uncompiled, torch computes the definition densely, and warns that this is slow.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -20,7 +20,7 @@ def tensors(*shapes, seed=0):
 
 
 def both(where, tanh):
-    """The mods in one library's functions."""
+    """The mods, written with one library's functions."""
     return {
         "noop": lambda s, b, h, q, kv: s,
         "relative": lambda s, b, h, q, kv: s + (q - kv),
@@ -74,7 +74,7 @@ def test_block_masks(mask, sizes):
     assert mine.shape == tuple(theirs.shape)
     assert mine.seq_lengths == tuple(theirs.seq_lengths)
     assert tuple(theirs.BLOCK_SIZE) == mine.BLOCK_SIZE
-    if not any(n % 128 for n in sizes[2:]) or _TORCH >= (2, 15):  # 2.11 has it below 0 otherwise
+    if not any(n % 128 for n in sizes[2:]) or _TORCH >= (2, 15):  # 2.11 has a negative one else
         assert np.isclose(mine.sparsity(), theirs.sparsity())
     assert np.array_equal(mine.to_dense(), theirs.to_dense().numpy())
     for name in ("kv", "full_kv", "q", "full_q"):
@@ -98,7 +98,7 @@ def test_gradients_of_inputs_and_of_a_captured_table():
     leaves = [torch.from_numpy(x).requires_grad_() for x in (query, key, value, table)]
     q, k, v, t = leaves
 
-    # Uncompiled on the CPU torch refuses gradients of flex_attention: its definition, densely.
+    # Uncompiled torch refuses gradients of flex_attention on the CPU, so this is its definition.
     scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / 2
     index = torch.arange(12)[:, None] - torch.arange(10)[None] + 10
     scores = scores + t[:, index]

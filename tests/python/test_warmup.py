@@ -1,4 +1,4 @@
-"""`tw.warmup`: calls on zeros of the shapes that stand for arrays."""
+"""`tw.warmup`: calls on zeros in place of shapes."""
 
 import threading
 
@@ -66,6 +66,6 @@ def test_meta_tensors_of_torch():
         seen = []
         tw.warmup([(seen.append, meta)])
         assert seen[0].is_cuda and seen[0].shape == (2, 3)
-    else:  # where a GPU is asked for, torch says that there is none
+    else:  # without a GPU, torch's own error about it
         with pytest.raises((RuntimeError, AssertionError), match="NVIDIA|CUDA"):
             tw.warmup([(lambda x: None, meta)])

@@ -1,6 +1,6 @@
-"""A program with types: tools/check_types.py checks that type checkers know the package.
+"""A typed program: tools/check_types.py checks that type checkers understand the package.
 
-It is not run: the lines marked with an error must have one.
+It is not run: exactly the marked lines must have errors.
 """
 
 from typing import Any

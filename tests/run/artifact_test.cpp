@@ -1,4 +1,4 @@
-// Artifacts: operations that are exported and run again, and folders that do not fit.
+// Artifacts: operations that are exported and run again, and folders that are refused.
 #include "tilewright/artifact.h"
 
 #include <filesystem>
@@ -29,7 +29,7 @@ Call adding() {
     return call;
 }
 
-/// x + x + constant by two kernels with memory between them.
+/// x + x + constant by two kernels with temporary memory in between.
 ExportedOperation twice_plus(const Tensor& constant) {
     return [constant](const std::vector<Tensor>& in) {
         return std::vector{adding()(adding()(in[0], in[0]), constant)};
@@ -59,7 +59,7 @@ class Artifacts : public ::testing::Test {
     void write(const std::string& file, const std::string& text) const {
         std::ofstream(path(file), std::ios::binary) << text;
     }
-    /// Changes the manifest as somebody would who also mends its checksum.
+    /// Changes the manifest and updates its checksum.
     template <typename Edit>
     void edit_manifest(const Edit& edit) const {
         nlohmann::json manifest = nlohmann::json::parse(read("manifest.json"));
@@ -230,7 +230,7 @@ TEST_F(Artifacts, OfOperationsThatDoMoreAreRefused) {
                     return std::vector{in[0]};
                 }),
                 HasSubstr("expected result 0 to be a new row-major array"));
-    // What the host made of an input would be kept as a constant.
+    // What the host computes from an input would be stored as a constant.
     EXPECT_THAT(error([](const auto& in) {
                     const auto values = std::make_shared<std::vector<float>>(3);
                     for (std::size_t i = 0; i < 3; ++i)
@@ -259,7 +259,7 @@ TEST(CudaCalls, ArtifactsRunFromTheirCubins) {
                      {.name = "on_gpu", .archs = {arch == "sm_120a" ? "sm_80" : "sm_120a", arch}});
     const Artifact artifact(folder, Device::cuda());
     const Tensor both = Tensor::arange(f32, 68).to(Device::cuda());
-    // Aligned, and beginning in the middle of 16 bytes.
+    // Aligned, and starting in the middle of 16 bytes.
     for (const std::int64_t start : {0, 1}) {
         const Tensor x = both.slice(0, start, 64);
         const Tensor y = artifact(std::vector{x}).at(0);

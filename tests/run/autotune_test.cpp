@@ -16,7 +16,7 @@ namespace {
 namespace tw = tilewright;
 using testing::HasSubstr;
 
-/// A cache folder of its own for each test.
+/// Each test has its own cache folder.
 class Autotune : public testing::Test {
   protected:
     void SetUp() override {
@@ -148,7 +148,7 @@ TEST_F(Autotune, MeasuresNewCandidatesAndLeavesInputsAlone) {
     const Tuned one = add({{{"block", 4}}});
     one(x);
     EXPECT_EQ(one.num_measured(), 1);
-    // Measuring worked on copies: the input was updated once.
+    // Measurements use copies: the input was updated once.
     EXPECT_EQ(x.get({0}), 1);
     const Tuned two = add({{{"block", 4}}, {{"block", 8}}});
     two(x);

@@ -1,4 +1,4 @@
-// What calls refuse before they trace or launch.
+// Refusals by calls before they trace or launch.
 #include <map>
 
 #include "tests/run/support.h"
@@ -115,7 +115,7 @@ TEST(Call, HintsOutOfTheirRangeAreRefusedByName) {
                 HasSubstr("expected num_warps of kernel `copy` to be a power of two but got 3"));
 }
 
-/// The tensor as another library lends it for reading.
+/// The tensor as another library exports it read-only.
 Tensor lent_for_reading(const Tensor& tensor) {
     DLManagedTensorVersioned* const managed = tensor.to_dlpack_versioned();
     managed->flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
@@ -153,13 +153,13 @@ TEST(Call, MemoryThatThereIsNotIsNamed) {
         for (const Ref& scratch : refs.subspan(2)) scratch.at(0).store(refs[0].at(0).load());
         refs[1].store(refs.back().at(0).load());
     });
-    // More than the address space of a process.
+    // More than a process's address space.
     const auto call =
         tw::call(huge, {.out_type = {{f64, {}}},
                         .scratch = std::vector<TensorType>(20, {f64, {std::int64_t{1} << 40}})});
     EXPECT_THAT(error_of([&] { call(Tensor::zeros(f64, {4})); }),
                 HasSubstr("[huge] expected memory"));
-    // Nothing is wrong with the input, so that programs can tell.
+    // A separate class, since the input is not wrong.
     EXPECT_THAT([&] { call(Tensor::zeros(f64, {4})); },
                 throws<OutOfMemory>("[huge] expected memory"));
     EXPECT_THAT([&] { Tensor::empty(f32, {std::int64_t{1} << 50}); },

@@ -82,14 +82,14 @@ TEST(Call, FindsOutputsThatShareElements) {
     const auto part = [&](std::int64_t row, std::int64_t column) {
         return rows.slice(0, row, 3).slice(1, column, 2);
     };
-    // Interleaved columns and later rows are apart; one common row is not.
+    // Interleaved columns and later rows do not overlap; one common row does.
     EXPECT_EQ(error_of([&] { call.into({part(0, 2)}, {part(0, 0)}); }), "");
     EXPECT_EQ(error_of([&] { call.into({part(3, 0)}, {part(0, 0)}); }), "");
     EXPECT_THAT(error_of([&] { call.into({part(2, 0)}, {part(0, 0)}); }),
                 HasSubstr("share memory"));
     EXPECT_THAT(error_of([&] { call.into({part(0, 1)}, {part(2, 0)}); }),
                 HasSubstr("share memory"));
-    // Backwards from the last element.
+    // With negative strides from the last element.
     auto last = tw::call(negate, {.out_type = {{f32, {4}}}});
     const Tensor line = ramp({8});
     const Tensor reversed = Tensor::from_data(line.data<float>() + 7, f32, {4}, {-1});

@@ -1,4 +1,4 @@
-// Attention as tile programs write it, one for each path of chained products.
+// Attention as tile programs, one for each path of chained products.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,9 +15,9 @@ struct Attention {
     std::string name;
     int heads = 1, queries = 128, keys = 128, dim = 64, block_q = 128, block_k = 128;
     bool causal = false;
-    bool split = false;  ///< blocks that the mask does not touch are a loop of their own
+    bool split = false;  ///< unmasked blocks are in a separate loop
     std::string dtype = "bf16";
-    bool nested = false;    ///< the blocks in two runs, a loop around the loop over blocks
+    bool nested = false;    ///< two runs of blocks: a loop around the loop over blocks
     bool segments = false;  ///< rows and keys with different ids do not attend
     /// Turns %s into %t; positions %rows [q, 1] and %columns [1, k] in i32.
     std::string score = "";
@@ -46,7 +46,7 @@ inline CudaProgram attention(const Attention& a) {
     };
     const auto loop = [&](const std::string& id, const std::string& low, const std::string& high,
                           const std::string& state, bool masked) {
-        // Names of the body end in the loop's id.
+        // Names in the body end with the loop's id.
         std::string body = R"(%jX = mul %bX, %bk : i64
 %kX = load %key[%h, %jX : BLOCKK, %zero : DIM] : TYPEKEYS
 %sX = dot %q, %kX transpose_b : f32TILE
@@ -242,8 +242,9 @@ yield
     return {adds ? "gradients" : "gradients of keys", text, extents, 1.2e-2};
 }
 
-/// Every path: one and two warpgroups, rows and keys that end inside of a block, rounds that do not
-/// run, both loops of causal attention, more rounds than slots, scores that a mod changes.
+/// Every path: one and two warpgroups, rows and keys that end inside of a block, loops without
+/// iterations, both loops of causal attention, more iterations than slots, scores that a mod
+/// changes.
 inline std::vector<CudaProgram> chained_programs() {
     const std::string capped = R"(%tX = tanh %sX : f32TILE
 )";

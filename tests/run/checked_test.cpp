@@ -1,4 +1,4 @@
-// The checked mode, as calls reach it.
+// The checked mode, through calls.
 #include "tests/run/support.h"
 
 namespace tilewright {

@@ -59,8 +59,7 @@ struct ProgramArrays {
     ir::Arguments arguments;
 };
 
-/// The largest difference over the largest magnitude of one array; NaN where one of the two is NaN
-/// and the other is not.
+/// The largest difference over the largest magnitude of an array; NaN if only one side is NaN.
 inline double relative_error(const ir::Function& function, std::size_t array,
                              const ProgramArrays& expected, const ProgramArrays& got) {
     double worst = 0, largest = 1e-30;

@@ -1,6 +1,5 @@
 // Kernels and tensors on a GPU: random programs and the programs of every path against the
-// reference machine, guard bytes, calls, copies, graph capture; what is refused, with and without a
-// GPU.
+// reference machine, guard bytes, calls, copies, graph capture; refusals with and without a GPU.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,7 +61,7 @@ class Mirror {
         return host;
     }
     Buffers& host() { return host_; }
-    /// Copies back; false when a guard was written.
+    /// Copies back; false if a guard was written.
     bool fetch() {
         bool intact = true;
         for (std::size_t i = 0; i < host_.size(); ++i) {
@@ -232,8 +231,8 @@ TEST(CudaCalls, CompileAhead) {
     program.into({poisoned}, inputs);
     EXPECT_EQ(program.num_traces(), 1);
     EXPECT_EQ(poisoned.to_vector<float>(), program(x, y).to_vector<float>());
-    program.compile_ahead({poisoned}, inputs);  // loaded already
-    // On a CPU it traces alone.
+    program.compile_ahead({poisoned}, inputs);  // which is already loaded
+    // On a CPU it only traces.
     const Call fresh = scaled_sum();
     const Tensor z = Tensor::full(f32, {200}, -7);
     fresh.compile_ahead({z}, {x, y});
@@ -318,13 +317,13 @@ TEST(CudaCalls, StreamsOfAnotherDeviceAreRefused) {
 
 TEST(CudaCalls, ScratchBeyondSharedMemoryLiesInAWorkspace) {
     TW_REQUIRE_GPU();
-    // Program i keeps x + i in scratch of 256 KiB. There are more than run at once.
+    // Program i keeps x + i in scratch memory of 256 KiB. More programs exist than run at once.
     const std::int64_t programs = std::getenv("TW_FAKE_GPU") != nullptr ? 3 : 300;
     const Call program =
         call(kernel("hoarder",
                     [](Ref x, Ref y, Ref scratch) {
                         scratch.store(x.load() + program_id(0).to(f32));
-                        // Halves lie in other threads than the whole.
+                        // Halves are distributed over threads differently from the whole.
                         for (const std::int64_t half : {0, 32}) {
                             const Tile rows = scratch.at(ds(32 - half, 32)).load();
                             y.at(ds(0, 1024), ds(half, 32)).store(transpose(rows));
@@ -353,7 +352,7 @@ TEST(CudaCalls, CopiesConvertStridesAndTypesOnTheGpu) {
     const Tensor want = x.transpose({2, 0, 1}).slice(2, 1, 3);
     EXPECT_EQ(view.contiguous().to_vector<float>(), want.to_vector<float>());
     EXPECT_EQ(view.to(i64).to_vector<float>(), want.to_vector<float>());
-    // Gaps keep what they hold.
+    // Gaps are not overwritten.
     const Tensor wide = Tensor::full(bf16, {4, 6}, 7, gpu);
     wide.slice(1, 1, 3, 2).fill(2);
     EXPECT_EQ(wide.select(0, 3).to_vector<float>(), (std::vector<float>{7, 2, 7, 2, 7, 2}));
@@ -367,7 +366,7 @@ TEST(CudaCalls, CopiesConvertStridesAndTypesOnTheGpu) {
     }
 }
 
-// Launches of both take the same time.
+// Launching takes the same time for both.
 TEST(CudaDevice, TheAutotunerMeasuresWorkAndNotLaunches) {
     TW_REQUIRE_GPU();
     const std::string folder =
@@ -387,7 +386,7 @@ TEST(CudaDevice, TheAutotunerMeasuresWorkAndNotLaunches) {
     EXPECT_EQ(sum(on_gpu).to(Device{}).get({}), 65536);
     EXPECT_EQ(sum.best_config({on_gpu})["block"], 256);
     EXPECT_EQ(sum.num_measured(), 2);
-    sum(x);  // on the CPU it is another choice
+    sum(x);  // the CPU's choice is separate
     EXPECT_EQ(sum.num_measured(), 4);
     ::unsetenv("TILEWRIGHT_CACHE_DIR");
     std::filesystem::remove_all(folder);

@@ -1,5 +1,5 @@
-// Generated CUDA gives what the reference machine gives, on the host emulation of a thread block:
-// random programs, and programs for each path of code generation.
+// Generated CUDA, on the host emulation of a thread block, gives the results of the reference
+// machine: random programs, and programs for each path of code generation.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using tilewright::testing::difference;
 using tilewright::testing::PortableProgram;
 using Buffers = std::vector<std::vector<std::byte>>;
 
-/// The emulated headers are read from the checkout that the program was built in.
+/// Skips the test without the checkout of the build, which has the emulated headers.
 #define TW_REQUIRE_SOURCES()                                               \
     if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator")) \
     GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here"
@@ -109,7 +109,7 @@ TEST(CudaEmulated, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
     std::vector<std::size_t> of;
     for (std::size_t i = 0; i < programs.size(); ++i) {
         SCOPED_TRACE(programs[i].name);
-        // One product in three here: a GPU runs them all.
+        // Only one product in three; a GPU runs them all.
         functions.push_back(ir::parse(programs[i].text));
         const bool cut = programs[i].name.find("cut") != std::string::npos;
         const bool always = cut || programs[i].name.find("rows") != std::string::npos;
@@ -140,8 +140,8 @@ TEST(CudaEmulated, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
     }
 }
 
-// Loops whose induction variable would wrap after their last iteration: alone, with loads that are
-// issued an iteration ahead into registers, and with copies that are streamed into shared memory.
+// Loops whose induction variable would wrap after the last iteration: plain, with loads that are
+// issued an iteration ahead into registers, and with copies streamed into shared memory.
 TEST(CudaEmulated, LoopsWithHugeStepsEnd) {
     TW_REQUIRE_SOURCES();
     const std::string bounds = R"(
@@ -216,7 +216,7 @@ TEST(CudaEmulated, LoopsWithHugeStepsEnd) {
     }
 }
 
-// Sorting, places and operators of the user's: loops over scratch memory, slices and
+// Sorting, indices and user-defined operators: loops over scratch memory, slices and
 // concatenations.
 TEST(CudaEmulated, SortsAndCombines) {
     TW_REQUIRE_SOURCES();

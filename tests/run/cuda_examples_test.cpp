@@ -1,4 +1,4 @@
-// Every example, unchanged, with its calls on a GPU: each checks its own results.
+// Runs every example, unchanged, with its calls on a GPU: each checks its own results.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::throws;
 
 TEST(CudaExamples, EveryExampleIsRightOnAGpu) {
     TW_REQUIRE_GPU();
-    // Programs built elsewhere say where they lie.
+    // The folder of programs that were built elsewhere.
     const char* const carried = std::getenv("TILEWRIGHT_TEST_EXAMPLES");
     const std::filesystem::path folder = carried != nullptr ? carried : TW_EXAMPLES_FOLDER;
     std::vector<std::filesystem::path> programs;

@@ -1,5 +1,4 @@
-// CUDA C++ of users: what NVRTC makes of it, runs on a GPU or the stand-in, the CPU's function, and
-// what is refused.
+// Users' CUDA C++: compilation by NVRTC, runs on a GPU or the stand-in, CPU functions, refusals.
 #include "tilewright/cuda_kernel.h"
 
 #include "cuda/runtime/compiler.h"
@@ -81,7 +80,7 @@ std::string ptx_of(const std::string& source, CudaKernelOptions options,
     return cuda_kernel(source, "scale", std::move(options)).plan({x}).ptx(arch);
 }
 
-// ---- With NVRTC alone.
+// ---- Tests that only need NVRTC.
 
 bool no_nvrtc() {
     return std::getenv("TW_FAKE_GPU") != nullptr || !cuda::nvrtc_report().found();
@@ -348,7 +347,7 @@ TEST(CudaCallsOfUsers, BatchesInTheGridAndOneByOne) {
         EXPECT_EQ(plan.inputs()[1], (TensorType{f32, {3, 4}}));
         EXPECT_EQ(plan.outputs()[0], (TensorType{f32, {2, 3, 4}}));
         const Tensor y = Tensor::empty(f32, {2, 3, 4}, Device::cuda());
-        CudaPlan(plan.text()).run(std::vector{x, w, y});  // as it travels
+        CudaPlan(plan.text()).run(std::vector{x, w, y});  // through its text
         const std::vector<float> have = y.to_vector<float>();
         for (std::size_t i = 0; i < have.size(); ++i) {
             EXPECT_EQ(have[i], static_cast<float>(i * (i % 12))) << in_grid;
@@ -383,7 +382,7 @@ TEST(CudaCallsOfUsers, RefuseWhatWouldBeAFault) {
     }
 }
 
-// ---- The CPU's function.
+// ---- CPU functions.
 
 CudaKernelOptions with_cpu(CpuFunction cpu) {
     CudaKernelOptions options = scale_options();
@@ -427,7 +426,7 @@ func @twice(%x: ref<f32[4]>, %y: ref<f32[4]>) {
                 HasSubstr("expected `x` to be f32[4] but got f32[5]"));
 }
 
-// ---- What is refused before anything runs.
+// ---- Refusals before anything runs.
 
 std::string refusal(CudaKernelOptions options, const KernelAttributes& attributes = {},
                     std::vector<TensorType> inputs = {{f32, {100}}}) {

@@ -13,7 +13,8 @@ struct CudaProgram {
     std::string name;
     std::string text;
     std::vector<std::vector<std::int64_t>> extents;  ///< of the Refs, in parameter order
-    double relative = 0;  ///< error allowed against the reference, of the largest magnitude
+    double relative =
+        0;  ///< error allowed against the reference, relative to the largest magnitude
     std::vector<std::int64_t> grid = {};
 };
 
@@ -64,7 +65,7 @@ inline CudaProgram matmul_program(const std::string& in, const std::string& out,
             relative};
 }
 
-/// Attention of one block of queries: online softmax over blocks of keys, the last one ragged.
+/// Attention for one block of queries: online softmax over blocks of keys, the last one partial.
 inline CudaProgram attention_program(const std::string& in, int q, int k, int d, int length) {
     const auto s = [](int v) { return std::to_string(v); };
     const std::string qk = "[" + s(q) + ", " + s(k) + "]", qd = "[" + s(q) + ", " + s(d) + "]",
@@ -111,9 +112,9 @@ inline CudaProgram attention_program(const std::string& in, int q, int k, int d,
             in == "bf16" ? 2e-2 : 4e-3};
 }
 
-/// Rows of 64 and more elements a thread: they stay packed over two reductions, whose warps' parts
-/// share a barrier; a row of weights is loaded in every iteration; sums over rows lie in scratch of
-/// which each thread uses a part of its own.
+/// Rows of 64 and more elements per thread: they stay packed over two reductions that combine their
+/// warps' results at one barrier; a row of weights is loaded in every iteration; sums over rows are
+/// in scratch memory, in which each thread has its own part.
 inline CudaProgram wide_rows_program() {
     const std::string row = "f32[2048]", pieces = "f32[2, 256, 4]";
     std::string t =
@@ -145,8 +146,8 @@ inline CudaProgram wide_rows_program() {
     return {"wide rows", t, {{5, 2048}, {5, 2048}, {2048}, {5, 2048}, {2048}}, 8e-3};
 }
 
-/// A loop over rows, one more than there are, whose loads are issued an iteration ahead: words of
-/// 16 bytes, an element for each thread, and single elements, of which one is found by arithmetic.
+/// A loop over one row more than there are, whose loads are issued an iteration ahead: words of 16
+/// bytes, an element per thread, and single elements, one at a computed index.
 inline CudaProgram rows_ahead_program() {
     return {"rows ahead",
             R"(
@@ -183,7 +184,7 @@ func @rows_ahead(%x: ref<bf16[7, 1024]>, %e: ref<f32[7, 64]>, %a: ref<f32[7]>, %
             1e-6};
 }
 
-/// Products of bytes of either sign, in a batch, both ways around.
+/// Batched products of signed and unsigned bytes, in both orders.
 inline CudaProgram bytes_rows_program() {
     return {"rows of bytes",
             R"(
@@ -239,8 +240,8 @@ func @running(%x: ref<f32[7, 300]>, %h: ref<bf16[7, 300]>, %a: ref<f32[7, 300]>,
             8e-3};
 }
 
-/// Blocks that threads could hold but shared memory could not, or that would fill the registers:
-/// they are cut. Of the first a scan stays whole.
+/// Blocks that fit in registers but not in shared memory, or that would fill the registers: they
+/// are cut. A scan of the first stays whole.
 inline std::vector<CudaProgram> cut_programs() {
     return {{"cut rows",
              R"(
@@ -286,7 +287,7 @@ func @product(%x: ref<f64[17, 33]>, %y: ref<f64[33, 129]>, %z: ref<f64[17, 129]>
              1e-14}};
 }
 
-/// A row of results for each function of ir/ops.inl, of numbers from 0.5 to 1.5.
+/// A row of results for each function of ir/ops.inl, for numbers from 0.5 to 1.5.
 inline CudaProgram functions_program() {
     constexpr int kLanes = 64;
     const std::string tile = "f32[" + std::to_string(kLanes) + "]";
@@ -311,7 +312,7 @@ inline CudaProgram functions_program() {
             1e-6};
 }
 
-/// nextafter depends on the format of its operands: that of every float, up, down and at zero.
+/// nextafter depends on the format of its operands: for every float dtype, up, down and at zero.
 inline CudaProgram neighbours_program() {
     std::string parameters, body = "%zero = constant 0 : i64\n";
     std::vector<std::vector<std::int64_t>> extents;
@@ -331,7 +332,7 @@ inline CudaProgram neighbours_program() {
 
 inline std::vector<CudaProgram> cuda_programs() {
     std::vector<CudaProgram> programs;
-    // Sums of products of small multiples of 1/8 are exact; so is every order of them.
+    // Sums of products of small multiples of 1/8 are exact in any order.
     for (const char* in : {"f16", "bf16"}) {
         for (const char* flags : {"", "transpose_a", "transpose_b", "transpose_a transpose_b"}) {
             programs.push_back(matmul_program(in, "f32", 64, 64, 32, 3, 1e-6, flags));

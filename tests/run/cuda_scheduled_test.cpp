@@ -1,5 +1,5 @@
-// Kernels of the scheduled form give what the reference machine gives, on the host emulation of
-// warpgroups, TMA and mbarriers; and the emulation sees what would go wrong.
+// Kernels of the scheduled form, on the host emulation of warpgroups, TMA and mbarriers, give the
+// results of the reference machine; and the emulation detects faults.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ bool has_sources() {
     return std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator");
 }
 
-/// A program with its arrays, what the reference makes of them, and its kernel.
+/// A program with its arrays, the reference results, and its kernel.
 struct Case {
     explicit Case(const CudaProgram& of, bool copies = false)
         : program(of),
@@ -37,7 +37,7 @@ struct Case {
           got(function, of.extents) {
         expected.arguments.grid = got.arguments.grid =
             program.grid.empty() ? function.grid : program.grid;
-        poison(expected);  // what no program stores
+        poison(expected);  // for elements that no program stores
         cpu::interpret(function, expected.arguments);
         cuda::Target target = cuda::target_of("sm_90a");
         target.facts = cuda::facts_of(function, got.arguments, copies);
@@ -46,7 +46,7 @@ struct Case {
     static void poison(ProgramArrays& arrays) {
         for (auto& word : arrays.memory.back()) std::memset(&word, 0xff, sizeof(word));
     }
-    /// The error of the last array, which is the output, after a run that finds it poisoned.
+    /// The error of the last array, the output, which is poisoned before the run.
     double error(const EmulatedKernels& emulated, std::size_t index, unsigned seed) {
         poison(got);
         cuda::LaunchArguments arguments(function, got.arguments, &kernel);
@@ -96,12 +96,12 @@ TEST(CudaScheduled, OperandsThatThreadsCopyGiveWhatTheReferenceGives) {
     expect_reference_results(testing_support::copied_programs(), true);
 }
 
-/// Does a schedule of threads exist, among a few, in which a kernel is wrong or does not end?
+/// Whether a kernel is wrong or does not end under one of a few schedules of threads.
 bool is_caught(Case& of, const EmulatedKernels& emulated, std::size_t index) {
     for (unsigned seed = 1; seed <= 4; ++seed) {
         const pid_t child = ::fork();
         if (child == 0) {
-            // What the emulation says of a fault that was put there on purpose is no news.
+            // Hides the emulation's report on a fault that was injected on purpose.
             if (std::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(2);
             ::_exit(of.error(emulated, index, seed) <= of.program.relative ? 0 : 1);
         }
@@ -119,14 +119,14 @@ class Faults {
         kernels.push_back(of.kernel);
         names.emplace_back("none");
     }
-    /// The next place of `words` from `from` on reads `by`.
+    /// Replaces the next occurrence of `words` after `from` by `by`.
     void plant(const char* name, const std::string& words, const std::string& by,
                std::size_t from) {
         const std::size_t at = source.find(words, from);
         ASSERT_NE(at, std::string::npos) << words << "\n" << source;
         add(name, at, words.size(), by);
     }
-    /// The line of the next place of `words` goes.
+    /// Removes the line of the next occurrence of `words`.
     void leave_out(const char* name, const std::string& words, std::size_t from) {
         const std::size_t at = source.find(words, from);
         ASSERT_NE(at, std::string::npos) << words << "\n" << source;
@@ -156,7 +156,7 @@ class Faults {
 
 TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
     if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
-    // More rounds than slots, a block with two programs, and an odd number of panels.
+    // More iterations than slots, a block with two programs, and an odd number of panels.
     Faults faults(testing_support::product({"faults", 256, 384, 384, 128, 192}));
     const std::string& source = faults.source;
     const std::size_t producer = source.find("registers_decrease"),
@@ -177,7 +177,7 @@ TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
 
 TEST(CudaScheduled, EveryFaultPlantedInChainsIsSeen) {
     if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
-    // More rounds than slots, and blocks with two programs: not causal, so that all are alike.
+    // More iterations than slots, and blocks with two programs; not causal, so that all are alike.
     Faults faults(testing_support::attention({"faults", 4, 128, 448, 64, 128, 64}));
     const std::string& source = faults.source;
     const std::size_t producer = source.find("registers_decrease"),

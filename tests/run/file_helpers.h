@@ -1,4 +1,4 @@
-// Tensors and readers over strings for the tests of the file formats.
+// Tensors, and readers of strings, for the tests of file formats.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline Tensor random_tensor(DType dtype, std::vector<std::int64_t> shape, unsign
     return tensor;
 }
 
-/// Same dtype, shape and bits; both row-major.
+/// Whether dtype, shape and bits are equal and both are row-major.
 inline bool identical(const Tensor& a, const Tensor& b) {
     return a.dtype() == b.dtype() && a.shape() == b.shape() && a.is_contiguous() &&
            b.is_contiguous() && std::ranges::equal(bytes_of(a), bytes_of(b));
@@ -39,7 +39,7 @@ auto read_bytes(const std::string& bytes, const Read& read) {
     return read(file);
 }
 
-/// Expects UserError whose text contains `part`.
+/// Expects a UserError whose text contains `part`.
 inline void expect_user_error(const std::function<void()>& act, const std::string& part) {
     try {
         act();

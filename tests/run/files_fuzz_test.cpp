@@ -1,5 +1,4 @@
-// Damaged files: any mutation of a valid file parses or throws UserError, and allocates within
-// reason.
+// Damaged files: any mutation of a valid file parses or throws UserError, without huge allocations.
 #include <random>
 
 #include "run/npy.h"
@@ -11,8 +10,7 @@ namespace {
 
 constexpr int kMutants = 20000;
 
-// One to four edits: flipped bits, random bytes, cut, grown, a piece copied elsewhere, digits
-// swapped.
+// One to four edits: flipped bits, random bytes, truncation, growth, copied pieces, other digits.
 std::string mutate(std::string bytes, std::mt19937& random) {
     const auto below = [&](std::size_t n) { return n == 0 ? 0 : random() % n; };
     for (std::size_t edits = 1 + below(4); edits > 0; --edits) {
@@ -44,7 +42,7 @@ std::string mutate(std::string bytes, std::mt19937& random) {
     return bytes;
 }
 
-// Every mutant of the seeds must be read or refused; some of both must occur, or the test is blind.
+// Every mutant of the seeds must be read or refused; both must occur, or the test proves nothing.
 template <typename Read>
 void fuzz(const std::vector<std::string>& seeds, const Read& read) {
     int parsed = 0, refused = 0;

@@ -1,4 +1,4 @@
-// The public functions of .npy and .safetensors files; the formats have tests of their own.
+// The public functions for .npy and .safetensors files; the formats have separate tests.
 #include "tilewright/files.h"
 
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-/// A folder that is gone afterwards.
+/// Each test has a folder that is removed afterwards.
 class Files : public ::testing::Test {
   protected:
     Files() { fs::create_directories(folder_); }

@@ -1,4 +1,4 @@
-// Memory of CPU tensors: what is kept, for whom, and how much.
+// Memory of CPU tensors: which blocks are kept, for which sizes, and how many.
 #include "run/host_memory.h"
 
 #include <atomic>
@@ -22,7 +22,7 @@ TEST(HostMemory, IsAligned) {
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{100}, 3 * kMiB}) {
         EXPECT_EQ(address(memory.allocate(bytes)) % 64, 0U);
     }
-    // Twice, so that the second may be a kept block.
+    // Twice, so that the second one may be a kept block.
     for (int i = 0; i < 2; ++i) EXPECT_EQ(address(memory.allocate(5 * kMiB)) % (2 * kMiB), 0U);
 }
 
@@ -34,7 +34,7 @@ TEST(HostMemory, GivesBlocksToTensorsOfTheirSize) {
     EXPECT_NE(at, second.get());
     first.reset();
     EXPECT_EQ(memory.kept(), 10 * kMiB);
-    // It is used for nothing larger, and for nothing so small that much would lie idle.
+    // It is not used for larger requests, nor for ones so small that much would be wasted.
     const std::shared_ptr<void> larger = memory.allocate(10 * kMiB + 1);
     const std::shared_ptr<void> smaller = memory.allocate(7 * kMiB);
     EXPECT_EQ(memory.kept(), 10 * kMiB);
@@ -61,7 +61,7 @@ TEST(HostMemory, KeepsNoMoreThanItsLimit) {
     a.reset();
     b.reset();
     EXPECT_EQ(memory.kept(), 7 * kMiB);
-    c.reset();  // the oldest goes
+    c.reset();  // the oldest is freed
     EXPECT_EQ(memory.kept(), 5 * kMiB);
     d.reset();  // above the limit
     e.reset();  // small

@@ -40,7 +40,7 @@ TEST(Limits, ABlockLargerThanItsArrayIsPadded) {
 }
 
 TEST(Limits, HugeIndicesDoNotWrapIntoTheArray) {
-    // Times the block's extent or the stride, each is 0 modulo 2^64.
+    // Multiplied by the block's extent or the stride, each is 0 modulo 2^64.
     const auto huge = [](auto i) { return tw::block(i + (std::int64_t{1} << 62)); };
     auto copy = tw::kernel("copy", {"x", "z"}, [](Ref x, Ref z) { z.store(x.load()); });
     auto fill = tw::kernel("fill", {"z"}, [](Ref z) { z.store(1); });

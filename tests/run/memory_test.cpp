@@ -108,7 +108,7 @@ TEST(Scratch, KeepsWhatIsStored) {
 }
 
 TEST(Aliases, LaterLoadsSeeEarlierStores) {
-    // Both loads and stores could be passes over the rows at once, but for the row between them.
+    // Loads and stores could both be single passes over all rows, if they were not one row apart.
     constexpr std::int64_t kRows = 128, kLanes = 64;
     auto shifted = tw::kernel("shifted", [](Ref x, Ref z, Ref y) {
         z.at(tw::ds(0, kRows)).store(x.at(tw::ds(0, kRows)).load() + 1);

@@ -1,4 +1,4 @@
-// The .npy format: what NumPy writes, both orders, every dtype, and headers that lie.
+// The .npy format: files by NumPy, both orders, every dtype, and wrong headers.
 #include "run/npy.h"
 
 #include <cstring>

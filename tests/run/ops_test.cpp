@@ -107,7 +107,7 @@ TEST(Operators, CompoundOnesAreTheirOperations) {
     EXPECT_THAT(apply([](Tile& v) { v <<= 2; }), ElementsAre(28, -28, 48, 20));
     EXPECT_THAT(apply([](Tile& v) { v >>= 1; }), ElementsAre(3, -4, 6, 2));
     EXPECT_THAT(apply([](Tile& v) { v <<= iota(4); }), ElementsAre(7, -14, 48, 40));
-    // Scalars of a kernel are tiles of rank 0.
+    // A kernel's scalars are tiles of rank 0.
     EXPECT_THAT(apply([](Tile& v) {
                     Tile i = constant(9, i32);
                     i %= 5;
@@ -167,14 +167,14 @@ TEST(Scans, RunAlongAnAxis) {
     EXPECT_THAT(scanned([](Tile t) { return cumprod(t); }), ElementsAre(3, 3, 6, -24));
     EXPECT_THAT(scanned([](Tile t) { return cummax(t); }), ElementsAre(3, 3, 3, 3));
     EXPECT_THAT(scanned([](Tile t) { return cummin(t); }), ElementsAre(3, 1, 1, -4));
-    // Far above, and below, what exp holds.
+    // Far above and below the range of exp.
     const float two = std::log(2.0F), inf = std::numeric_limits<float>::infinity();
     EXPECT_THAT(scanned([](Tile t) { return cumlogsumexp(t * 0 + 1000); }),
                 Pointwise(FloatEq(), std::vector<float>{1000, 1000 + two, 1000 + std::log(3.0F),
                                                         1000 + 2 * two}));
     EXPECT_THAT(scanned([&](Tile t) { return cumlogsumexp(where(t < 2, -inf, 0), 0, true); }),
                 Pointwise(FloatEq(), std::vector<float>{two, 0, 0, -inf}));
-    // Integers count as f32.
+    // Integers are converted to f32.
     EXPECT_THAT(scanned([](Tile t) { return cumlogsumexp(t.to(i32) * 0); }),
                 Pointwise(FloatEq(), std::vector<float>{0, two, std::log(3.0F), 2 * two}));
 }
@@ -205,7 +205,7 @@ TEST(Loops, ComputeWhatTheySay) {
             const auto [last, ys] = scan(constant(0, i64), iota(4, i64),
                                          [](auto acc, auto x) { return std::pair(acc + x, acc); });
             out.at(4).store(last * 100 + sum(ys));
-            // Fibonacci numbers; each step also gives its index.
+            // Fibonacci numbers; each step also returns its index.
             const auto [pair, steps] =
                 scan(std::pair(0, constant(1, i64)), iota(50, i64), [](auto state, auto i) {
                     auto [a, b] = state;

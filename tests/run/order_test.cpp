@@ -1,5 +1,5 @@
-// Sorting, places and operators of the user's, against the standard library: on the tile machine
-// and on the reference machine.
+// Sorting, indices and user-defined operators against the standard library, on the tile machine and
+// on the reference machine.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,7 +17,7 @@ using testing::ElementsAre;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// Few values, so that many are equal, and what floats have besides.
+/// Few different values, so that many are equal; for floats with NaN, infinities and both zeros.
 Tensor values_of(DType dtype, std::int64_t rows, std::int64_t columns) {
     Tensor t = Tensor::empty(dtype, {rows, columns});
     std::mt19937 random(static_cast<unsigned>(rows * 1000 + columns));
@@ -34,7 +34,7 @@ Tensor values_of(DType dtype, std::int64_t rows, std::int64_t columns) {
     return t;
 }
 
-/// The places of a row in order, by the definition.
+/// The indices that sort a row, by the definition.
 std::vector<std::int32_t> places_of(const Tensor& t, std::int64_t row, bool descending) {
     std::vector<std::int32_t> places(static_cast<std::size_t>(t.dim(1)));
     std::iota(places.begin(), places.end(), 0);
@@ -105,7 +105,7 @@ TEST(Order, SortsRowsOfAnyLength) {
 
 TEST(Order, TopKAndByKey) {
     for (const DType dtype : {f32, bf16, i32, u8, i64, f64}) {
-        // By passes, and by sorting.
+        // Counts that are selected by passes, and by sorting.
         for (const std::int64_t count : {1, 7, 20}) {
             const Tensor x = values_of(dtype, 3, 70);
             auto top = call(
@@ -158,7 +158,7 @@ TEST(Order, TakesElementsAtPlaces) {
     EXPECT_THAT(hot.to_vector<std::int32_t>(), ElementsAre(0, 1, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0));
 }
 
-// Affine maps x -> m x + c do not commute: the order is seen.
+// Affine maps x -> m x + c do not commute: the order matters.
 TEST(Combine, ScansAndReducesInOrder) {
     for (const bool interpret : {false, true}) {
         for (const std::int64_t n : {1, 2, 7, 64, 101}) {
@@ -185,7 +185,7 @@ TEST(Combine, ScansAndReducesInOrder) {
             const auto up = results[0].to_vector<std::int64_t>(),
                        down = results[1].to_vector<std::int64_t>();
             for (std::int64_t r = 0; r < 2; ++r) {
-                // Unsigned: products wrap.
+                // Unsigned, since products wrap.
                 std::uint64_t now = 0, back = 0;
                 const auto step = [&](std::uint64_t value, std::int64_t i) {
                     const auto at = [&](const Tensor& t) {

@@ -1,4 +1,4 @@
-// Tools of a kernel's author: profiles, findings, the page of all forms, ranges for profilers.
+// Tools for kernel authors: profiles, findings, the page of all forms, ranges for profilers.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -52,7 +52,7 @@ TEST(Profile, CountsExecutionsWorkAndTime) {
     }
     EXPECT_TRUE(has_dot);
     EXPECT_NEAR(sum, profile.thread_ms, 1e-6 * profile.thread_ms);
-    // Each array's block once for every program, as views or stores.
+    // Each array's block counts once per program, as a view or a store.
     double bytes = 0;
     for (const ProfileLine& line : profile.lines) bytes += line.bytes;
     EXPECT_EQ(bytes, 12.0 * 4 * (32 * 64 + 64 * 128 + 32 * 128));
@@ -165,7 +165,7 @@ TEST(Page, LinksLinesOfAllForms) {
     for (const char* const pane : {"Source", "IR", "Bytecode", "CUDA", "PTX", "SASS"})
         EXPECT_TRUE(has(std::string("data-name=\"") + pane)) << pane;
     EXPECT_TRUE(has("<i>4</i>    z[...] = x[...] @ y[...]"));
-    // The dot is line 5 of the IR: a key of lines in the source, the IR, the bytecode and CUDA.
+    // The dot is line 5 of the IR, whose key links source, IR, bytecode and CUDA.
     std::size_t linked = 0;
     for (std::size_t at = 0; (at = page.find("data-k=\"", at)) != std::string::npos; ++at) {
         const std::string keys = " " + page.substr(at + 8, page.find('"', at + 8) - at - 8) + " ";

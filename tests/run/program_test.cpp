@@ -1,4 +1,4 @@
-// Programs given as IR text: running, checks of the arrays, source lines in messages.
+// Programs from IR text: running, checks of the arrays, source lines in error texts.
 #include "support.h"
 
 namespace tilewright {
@@ -68,7 +68,7 @@ TEST(Program, RunsOverABatch) {
     Program(text).run(std::vector{x, y});
     for (std::int64_t i = 0; i < 24; ++i) EXPECT_EQ(y.get({i / 8, i % 8}), 2.0 * i);
 
-    // The same x for the whole batch, and a batch of batches.
+    // One x for the whole batch, and a batch of batches.
     const std::string twice = batched_ir(batched_ir(kTwice, {false, true}, 2), {true, true}, 3);
     const Tensor z = Tensor::zeros(f32, {3, 2, 8});
     Program(twice).run(std::vector{x, z});
@@ -142,7 +142,7 @@ TEST(ProgramCost, CountsOverTheGrid) {
 }
 
 TEST(ProgramCost, LanesOutsideOfTheArrayAreNotCounted) {
-    // Blocks of 4 of an array of 10: the last one has two lanes inside.
+    // Blocks of 4 over an array of 10: the last one has two lanes in bounds.
     auto copy = tw::kernel("copy", [](Ref x, Ref z) { z.store(tw::exp(x.load())); });
     const tw::BlockSpec block{{4}, [](auto i) { return tw::block(i); }};
     const tw::Call call =

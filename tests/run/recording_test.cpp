@@ -1,4 +1,4 @@
-// Recordings: the same launches on other arrays, and what ends a recording.
+// Recordings: the same launches on other arrays, and what makes a recording fail.
 #include "support.h"
 
 namespace tilewright {
@@ -10,7 +10,7 @@ std::vector<TensorType> like_first(std::span<const Tensor> inputs) {
     return {{inputs[0].dtype(), inputs[0].shape()}};
 }
 
-/// y = 2 x + 1 by two kernels with memory between them.
+/// y = 2 x + 1 by two kernels with temporary memory in between.
 void twice_and_one(const std::vector<Tensor>& arrays) {
     static const Call twice =
         call(kernel("twice", [](Ref x, Ref y) { y.store(x.load() + x.load()); }),

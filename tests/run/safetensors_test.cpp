@@ -1,4 +1,4 @@
-// The .safetensors format: round trips, what other writers produce, and headers that lie.
+// The .safetensors format: round trips, files by other writers, and wrong headers.
 #include "run/safetensors.h"
 
 #include "tests/run/file_helpers.h"

@@ -1,4 +1,4 @@
-// Tile programs with products that the scheduled form takes, one for each of its paths.
+// Tile programs with products that the scheduled form supports, one for each of its paths.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,9 +10,9 @@
 
 namespace tilewright::testing_support {
 
-/// z = epilogue(a b) by blocks of `bm` x `bn` and all of `k` at once. `a` and `b` may be stored the
-/// other way round; `epilogue` turns %d (f32) into %q of z's dtype and may read %bias, a row of n,
-/// and %rest, m x n, both of the dtype of the operands.
+/// z = epilogue(a b) by blocks of `bm` x `bn` and all of `k` at once. `a` and `b` may be stored
+/// transposed; `epilogue` turns %d (f32) into %q of z's dtype and may read %bias, a row of n, and
+/// %rest, m x n, both of the operands' dtype.
 struct Product {
     std::string name;
     int m, n, k, bm, bn;
@@ -20,7 +20,7 @@ struct Product {
     bool transpose_a = false, transpose_b = false;
     std::string epilogue = "";
     bool bias = false, rest = false;
-    double tolerance = 0;  ///< 0: that of the result's rounding
+    double tolerance = 0;  ///< 0: the rounding of the result
 
     bool integers() const { return in == "i8" || in == "u8"; }
 };
@@ -105,7 +105,7 @@ inline std::string with_shapes(std::string body, int bm, int bn) {
     return body;
 }
 
-/// Products of a batch, with a grid axis for it and one weight for all.
+/// Batched products, with a grid axis for the batch and one weight for all.
 inline CudaProgram batched_product() {
     return {"batch",
             R"(func @batched(%x: ref<bf16[3, 130, 128]>, %y: ref<bf16[1, 128, 72]>,
@@ -126,8 +126,8 @@ yield
             8e-3};
 }
 
-/// Products of rows that begin where one array says with the weights that another one names, stored
-/// under masks of rows and columns: those of experts with as many rows as come to each.
+/// Grouped products, as for experts with any number of rows: one array has the first rows, another
+/// the indices of the weights; stores are masked by rows and columns.
 inline CudaProgram grouped_product(const std::string& name, int bm, int bn) {
     const std::string text = fmt::format(
         R"(func @grouped(%x: ref<bf16[300, 128]>, %w: ref<bf16[3, 128, 264]>, %expert: ref<i32[3]>,
@@ -171,8 +171,8 @@ yield
             8e-3};
 }
 
-/// The same where a call says how many programs there are, so that they count as many and have the
-/// largest tiles.
+/// The same with a grid known only at the call, which is assumed to be large and gets the largest
+/// tiles.
 inline CudaProgram with_dynamic_grid(CudaProgram program) {
     const std::size_t at = program.text.find(" grid [") + 7, end = program.text.find(']', at);
     const std::string grid = program.text.substr(at, end - at);
@@ -224,7 +224,7 @@ inline std::vector<CudaProgram> scheduled_programs() {
         product({"e5m2, one warpgroup", 72, 136, 384, 64, 64, "f8e5m2", "f32", false, true}),
         product({"i8", 136, 264, 256, 128, 256, "i8", "i32", false, true}),
         product({"u8, two side by side", 64, 264, 384, 64, 256, "u8", "i32", false, true}),
-        // Operands have 11 bits; the reference multiplies in f32.
+        // tf32 operands have 11 bits; the reference multiplies in f32.
         product(
             {"tf32", 136, 264, 72, 128, 128, "f32", "f32", false, true, "", false, false, 2e-3}),
         batched_product(),
@@ -239,7 +239,7 @@ inline std::vector<CudaProgram> scheduled_programs() {
     };
 }
 
-/// Products of a batch whose last left operand lies outside of its array, and so is zero.
+/// Batched products whose last left operand is out of bounds, and therefore zero.
 inline CudaProgram copied_batch() {
     return {"pieces of 8, a batch that ends before its grid",
             R"(func @batched(%x: ref<bf16[3, 130, 132]>, %y: ref<bf16[1, 132, 76]>,
@@ -262,7 +262,7 @@ yield
             8e-3};
 }
 
-/// Products of arrays whose rows begin at multiples of 8 or 4 bytes.
+/// Products of arrays whose rows are only aligned to 8 or 4 bytes.
 inline std::vector<CudaProgram> copied_programs() {
     return {
         product({"pieces of 8", 140, 268, 196, 128, 256}),

@@ -13,7 +13,7 @@
 
 namespace tilewright {
 
-/// The message of the UserError or OutOfMemory that `body` throws; empty when it throws none.
+/// The message of the UserError or OutOfMemory that `body` throws; empty if it throws none.
 inline std::string error_of(const std::function<void()>& body) {
     try {
         body();

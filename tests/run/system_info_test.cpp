@@ -1,4 +1,4 @@
-// What is read of the host from /proc and /sys.
+// Facts about the host, read from /proc and /sys.
 #include "run/system_info.h"
 
 #include <fmt/format.h>

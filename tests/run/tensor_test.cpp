@@ -103,7 +103,8 @@ TEST(Tensor, ViewsOfTheCallersMemoryHaveAddresses) {
         return Tensor::from_data(data, f32, std::move(shape), std::move(strides));
     };
     EXPECT_NO_THROW(view(memory.data() + 7, {8}, {-1}));
-    EXPECT_NO_THROW(view(memory.data(), {1, 8}, {INT64_MAX, 1}));  // no step along an extent of 1
+    EXPECT_NO_THROW(
+        view(memory.data(), {1, 8}, {INT64_MAX, 1}));  // strides of extents of 1 do not matter
     EXPECT_NO_THROW(view(nullptr, {0, 8}, {}));
     EXPECT_THAT([&] { view(nullptr, {8}, {}); }, throws("expected a pointer but got null"));
     EXPECT_THAT([&] { view(reinterpret_cast<std::byte*>(memory.data()) + 2, {1}, {}); },

@@ -1,4 +1,4 @@
-// Test data, and comparing results with a reference.
+// Test data, and comparison of results with a reference.
 #pragma once
 
 #include <random>

@@ -85,7 +85,7 @@ TEST_F(DiskCacheTest, RefusesAnEntryOfAnotherKey) {
     const fs::path path = only_file();
     cache_.clear();
     ASSERT_TRUE(cache_.put("yours", "wrong"));
-    fs::rename(only_file(), path);  // a sound file under a name that promises other content
+    fs::rename(only_file(), path);  // an intact file under another entry's name
     EXPECT_EQ(cache_.get("mine"), std::nullopt);
 }
 
@@ -96,7 +96,7 @@ TEST_F(DiskCacheTest, AnUnwritableFolderIsNotAnError) {
     EXPECT_TRUE(cache_.list().empty());
 }
 
-// Writers replace one entry as fast as they can; every read sees one of the written values whole.
+// Writers replace one entry as fast as they can; every read sees exactly one of the written values.
 TEST_F(DiskCacheTest, ThreadsAndProcessesSeeWholeEntries) {
     const auto value = [](int writer) { return std::string(20000 + writer, char('a' + writer)); };
     const auto work = [&](int writer) {
@@ -169,7 +169,7 @@ TEST_F(DiskCacheTest, FoldersAreForThisUserAlone) {
     EXPECT_TRUE(cache_.put("key", "value"));
     EXPECT_EQ(fs::status(folder_).permissions(), fs::perms::owner_all);
     EXPECT_EQ(cache_problem(folder_), std::nullopt);
-    EXPECT_EQ(cache_.list().size(), 1u);  // the probe is gone
+    EXPECT_EQ(cache_.list().size(), 1u);  // the probe was removed
 }
 
 TEST_F(DiskCacheTest, FoldersThatOthersMayWriteAreNotUsed) {
@@ -193,7 +193,7 @@ TEST_F(DiskCacheTest, FoldersWithinWhatOthersMayWriteAreNotUsed) {
     ASSERT_TRUE(inner.put("key", "value"));
     ASSERT_EQ(::chmod(folder_.c_str(), 0777), 0);
     EXPECT_EQ(inner.get("key"), std::nullopt);
-    ASSERT_EQ(::chmod(folder_.c_str(), 01777), 0);  // as /tmp: nobody can replace it there
+    ASSERT_EQ(::chmod(folder_.c_str(), 01777), 0);  // like /tmp: others cannot replace it there
     EXPECT_EQ(inner.get("key"), "value");
 }
 
@@ -209,7 +209,7 @@ TEST_F(DiskCacheTest, FoldersAndLinksOfOthersAreNotUsed) {
     fs::remove(link);
     fs::create_directory_symlink(folder_, link);
     const DiskCache linked(link);
-    EXPECT_EQ(linked.get("key"), "value");  // of one's own: followed
+    EXPECT_EQ(linked.get("key"), "value");  // a link of the user's own is followed
     ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
     EXPECT_EQ(linked.get("key"), std::nullopt);
     EXPECT_NE(cache_problem(link)->find("is a link of user 12345"), std::string::npos);
@@ -221,7 +221,7 @@ TEST_F(DiskCacheTest, ProblemsAreNamed) {
     write(folder_, "a file");
     EXPECT_NE(cache_problem(folder_)->find("is no folder"), std::string::npos);
     EXPECT_FALSE(cache_.put("key", "value"));
-    if (::geteuid() != 0) {  // to whom every folder is open
+    if (::geteuid() != 0) {  // root may write to every folder
         EXPECT_NE(cache_problem("/proc/tilewright")->find("it cannot be made in /proc"),
                   std::string::npos);
     }

@@ -1,4 +1,4 @@
-// GoogleTest, found through testing:: in our namespaces too, beside what tilewright::testing adds.
+// Makes GoogleTest available as testing:: in our namespaces, beside tilewright::testing's names.
 #pragma once
 
 #include <gtest/gtest.h>

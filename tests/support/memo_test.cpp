@@ -78,7 +78,7 @@ TEST(Memo, TakesOutWhatIsAskedFor) {
 TEST(Memo, IdentitiesOutliveTheirObjects) {
     Memo<Identity<int>, int> memo("test", kWhileAlive);
     for (int i = 0; i < 100; ++i) {
-        // Often at the address of the one before.
+        // Often at the address of the previous one.
         const auto object = std::make_shared<int>(i);
         EXPECT_EQ(memo.get(Identity(object), [&] { return i; }), i);
         EXPECT_EQ(memo.get(Identity(object), [&] { return -1; }), i);
@@ -90,7 +90,7 @@ TEST(Memo, IdentitiesOutliveTheirObjects) {
     EXPECT_EQ(memo.size(), 0);
 }
 
-/// Those that are called `name`.
+/// The counts of the caches called `name`.
 std::optional<CacheCount> count_of(const std::string& name) {
     for (const CacheCount& count : cache_counts()) {
         if (count.name == name) return count;

@@ -1,4 +1,4 @@
-// Memory that shows what a kernel must not do: undefined contents and guarded ends.
+// Memory that reveals faults of kernels: poisoned contents and guarded ends.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace tilewright::testing {
 
-/// Fills elements with NaN (floats), 0xAA bytes (integers) or true (booleans), so that an element
-/// that is never written shows.
+/// Fills elements with NaN (floats), 0xAA bytes (integers) or true (booleans), so that elements
+/// that are never written show.
 inline void poison(DType dtype, std::byte* data, std::size_t count) {
     const auto size = static_cast<std::size_t>(size_of(dtype));
     if (is_integer(dtype)) {
@@ -24,7 +24,7 @@ inline void poison(DType dtype, std::byte* data, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) ir::write_element(dtype, data + i * size, element);
 }
 
-/// Elements between two guards that nobody may write.
+/// Elements between two guards that must not be written.
 class GuardedBuffer {
   public:
     /// Starts poisoned.

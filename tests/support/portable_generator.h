@@ -23,11 +23,11 @@ inline constexpr DType kPortableDTypes[] = {
     DType::i32, DType::i64, DType::i8,      DType::u8,     DType::i16,   DType::u16,
     DType::u32, DType::u64, DType::boolean, DType::f8e4m3, DType::f8e5m2};
 inline constexpr std::int64_t kMaxElements = 400;
-/// With the axes of the grid no array has more than 8 dimensions.
+/// Together with the axes of the grid, no array has more than 8 dimensions.
 inline constexpr std::size_t kMaxRank = 6;
 
-/// A value and what is known of its elements. Floats that are not `rounded` are multiples of
-/// 2^-fraction of magnitude at most `limit`, so that sums and products of them can be kept exact.
+/// A value and facts about its elements. Floats that are not `rounded` are multiples of 2^-fraction
+/// with magnitude at most `limit`, so that their sums and products can be kept exact.
 struct Known {
     Value value;
     double limit = 0;
@@ -56,7 +56,7 @@ class PortableGenerator {
     Value index(std::int64_t value) { return b_.constant_int({DType::i64, {}}, value); }
     void keep(const Known& known) { pool_.push_back(known); }
 
-    /// A random value of the pool that fits, if there is one.
+    /// A random value of the pool that fits, if there is any.
     template <typename Predicate>
     std::optional<Known> pick(Predicate&& fits) {
         std::vector<const Known*> candidates;
@@ -72,7 +72,7 @@ class PortableGenerator {
     std::optional<Known> pick_like(const Known& model) {
         return pick([&](const Known& k) { return !k.rounded && type(k) == type(model); });
     }
-    /// Can stand where `model` did, as the next value of a loop.
+    /// A value that can replace `model` as the next value of a loop.
     std::optional<Known> pick_within(const Known& model) {
         return pick([&](const Known& k) {
             return !k.rounded && type(k) == type(model) &&
@@ -80,7 +80,7 @@ class PortableGenerator {
                     (k.limit <= model.limit && k.fraction <= model.fraction));
         });
     }
-    /// Whether the dtype holds such multiples exactly; `bits`: with this many bits of mantissa.
+    /// Whether the dtype represents such multiples exactly; `bits`: of its mantissa.
     static bool exact(DType dtype, double limit, int fraction, int bits);
     static bool exact(DType dtype, double limit, int fraction);
 

@@ -1,4 +1,4 @@
-// Random kernels whose results depend on no machine: memory, control flow, whole programs.
+// Random kernels with machine-independent results: memory, control flow, whole programs.
 #include "tests/support/portable_program.h"
 
 #include <fmt/format.h>
@@ -41,14 +41,14 @@ void PortableGenerator::atomic() {
         pick([&](const Known& k) { return is_integer(type(k).dtype) && type(k).shape.rank() > 0; });
     if (!where) return;
     const IndexOperand indices[] = {IndexOperand::tile(where->value)};
-    // One op per array: only then the order of programs does not matter.
+    // One op per array: otherwise the order of programs would matter.
     const std::size_t which = below(counters_.size());
     static constexpr Op kOps[] = {Op::atomic_add, Op::atomic_max, Op::atomic_min};
     b_.atomic(kOps[which], counters_[which], indices,
               b_.constant_int({DType::i32, type(*where).shape}, 3));
 }
 
-// ---- Control flow. Values of a block leave the pool at its end.
+// ---- Control flow. Values of a block are removed from the pool at its end.
 
 void PortableGenerator::for_loop() {
     const auto init = pick_exact();
@@ -175,7 +175,7 @@ void PortableGenerator::steps(int count) {
     for (int i = 0; i < count; ++i) step();
 }
 
-/// Each program of the grid stores to its own part of a new output; some tiles hang over its edge.
+/// Each program of the grid stores to its part of a new output; some tiles extend past its edge.
 void PortableGenerator::store(const Known& known, PortableProgram& program) {
     const Type stored = type(known);
     PortableArray array;
@@ -252,7 +252,7 @@ void PortableGenerator::kernel(PortableProgram& program) {
 namespace {
 
 void lay_out(PortableArray& array, std::mt19937_64& random) {
-    // Row-major or column-major, with a gap after the innermost dimension now and then.
+    // Row-major or column-major, sometimes with a gap after the innermost dimension.
     const std::size_t rank = array.extents.size();
     const bool column_major = random() % 4 == 0;
     const std::int64_t gap = random() % 3 == 0 ? 3 : 0;
@@ -290,7 +290,7 @@ std::vector<std::vector<std::byte>> portable_buffers(const PortableProgram& prog
             std::uint64_t bits = random();
             if (is_float(array.dtype)) {
                 bits = ir::encode(array.dtype, static_cast<double>(bits % 17) / 4 - 2);
-            } else if (bits % 8 != 0) {  // small, and any pattern of bits now and then
+            } else if (bits % 8 != 0) {  // small, and sometimes any bit pattern
                 bits = ir::wrap_to(array.dtype, (bits >> 3) % 9 - 2);
             }
             ir::write_element(array.dtype, buffer.data() + i * size,

@@ -1,4 +1,4 @@
-// Random kernels whose results depend on no machine, up to stated units in the last place.
+// Random kernels with machine-independent results, up to stated units in the last place.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace tilewright::testing {
 struct PortableArray {
     DType dtype = DType::f32;
     std::vector<std::int64_t> extents, strides;  ///< strides in elements
-    std::int64_t elements = 0;                   ///< of the buffer, gaps between rows included
+    std::int64_t elements = 0;                   ///< of the buffer, including gaps between rows
     bool is_output = false;  ///< every program writes its own part; starts with any contents
     double ulps = 0;         ///< how far two machines may differ
 };
 
-/// A kernel and what it is called with. (A `random_program` may be any program: what passes must
-/// preserve. Two machines can only be compared on programs such as these.)
+/// A kernel and its arguments. (Passes must preserve any `random_program`, but two machines can
+/// only be compared on programs such as these.)
 struct PortableProgram {
     ir::Function function;
     std::vector<PortableArray> arrays;  ///< in parameter order
@@ -41,7 +41,7 @@ std::vector<std::vector<std::byte>> portable_buffers(const PortableProgram& prog
 ir::Arguments arguments_of(const PortableProgram& program,
                            std::vector<std::vector<std::byte>>& buffers);
 
-/// The first element that differs by more than its array allows; empty when there is none.
+/// The first element that differs by more than its array allows; empty if there is none.
 std::string difference(const PortableProgram& program,
                        const std::vector<std::vector<std::byte>>& expected,
                        const std::vector<std::vector<std::byte>>& got);

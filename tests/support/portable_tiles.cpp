@@ -15,7 +15,7 @@ constexpr Op kFunctions[] = {
 #include "ir/ops.inl"
 };
 
-/// Bits of an integer that a float dtype holds exactly.
+/// Bits of an integer that a float dtype represents exactly.
 int mantissa_bits(DType dtype) {
     switch (dtype) {
         case DType::f64:
@@ -253,7 +253,7 @@ void PortableGenerator::cast() {
     }
     if (from == to) return;
     if (!is_float(to)) return keep({b_.cast(a->value, to), to == DType::boolean ? 1.0 : 0.0});
-    // An integer of unknown size may be as large as its type; rounding may carry it a bit beyond.
+    // An integer of unknown size may be as large as its type, or slightly larger after rounding.
     const double limit = from == DType::boolean ? 1
                          : is_integer(from) ? std::max(a->limit, std::ldexp(1.0, 8 * size_of(from)))
                                             : a->limit;

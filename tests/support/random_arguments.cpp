@@ -1,4 +1,4 @@
-// Arrays for random programs, and comparing what two runs left in them.
+// Arrays for random programs, and comparison of the results of two runs.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -18,7 +18,7 @@ const DType kIntegers[] = {DType::i64, DType::i64, DType::i64, DType::i32,
                            DType::i8,  DType::u8,  DType::u32, DType::u64};
 const DType kFloats[] = {DType::f32, DType::f32, DType::f64, DType::f16, DType::bf16};
 
-/// These ops and the functions of the table.
+/// These ops and those of the table's functions.
 std::vector<Op> with_functions(int operands, std::vector<Op> ops) {
     for (int i = 0; i < kNumOps; ++i) {
         const FunctionInfo* const function = function_info(static_cast<Op>(i));

@@ -15,10 +15,10 @@ namespace {
 
 using namespace ir;
 
-// f64 twice: wide values are common in references.
+// f32 and i32 are more frequent than others.
 constexpr DType kDTypes[] = {boolean, i8,  u8,   i16, u16, i32, i32,    u32,   i64,
                              u64,     f16, bf16, f32, f32, f64, f8e4m3, f8e5m2};
-constexpr int kMaxRank = 6;  // with the axes of the grid no array has more than 8
+constexpr int kMaxRank = 6;  // no array exceeds 8 with the axes of the grid
 constexpr std::int64_t kDims[] = {1, 2, 3, 4, 5, 8};
 
 class Generator {
@@ -63,8 +63,8 @@ class Generator {
   private:
     struct Target {
         Value ref;
-        Shape shape;  // of what one program owns
-        bool owned;   // leading dimensions are the grid's
+        Shape shape;  // of one program's part
+        bool owned;   // whether leading dimensions are the grid's
     };
 
     bool floats_round_once(Op op) const {
@@ -139,7 +139,7 @@ class Generator {
         return random_.pick(candidates);
     }
 
-    // Something of exactly this type: from the pool as it is, converted, or a constant.
+    // A value of exactly this type: from the pool, converted, or a constant.
     Value of_type(const Type& wanted) {
         if (random_.chance(15)) return constant(wanted);
         if (random_.chance(40)) {
@@ -214,7 +214,7 @@ class Generator {
     void cast(Value a) {
         Value result = b_.cast(a, random_.pick(kDTypes));
         if (random_.chance(50)) {
-            // Through a float: what does not fit saturates on the way back, a direct cast wraps.
+            // Through a float: out of range values saturate on the way back, a direct cast wraps.
             const DType floats[] = {f32, f64}, integers[] = {i8, u8, i16, u16};
             const Value source =
                 any_where([](const Type& t) { return is_integer(t.dtype); }, {i16, random_shape()});
@@ -284,7 +284,7 @@ class Generator {
         }
         if (random_.chance(30)) return dot();
         const Value a = any_where([](const Type& t) { return t.shape.rank() > 0; }, {i32, {3, 4}});
-        // Not logsumexp: it is one of scans of floats alone, and never exact.
+        // Not logsumexp, which is only for scans of floats and is never exact.
         const auto kind = static_cast<Reduction>(random_.below(kNumReductions - 1));
         const bool logical = kind == Reduction::any || kind == Reduction::all;
         const bool extreme = kind == Reduction::max || kind == Reduction::min;
@@ -388,7 +388,7 @@ class Generator {
         const auto at = indices(array, first);
         Value mask, other;
         if (options_.memory && random_.chance(40)) {
-            // The shape is what an unmasked load gives; build it once to learn it.
+            // The shape is that of an unmasked load, which is built to find it out.
             const Type whole = type(add(b_.load(ref, at)));
             mask = of_type({boolean, random_.chance(30) ? Shape{} : whole.shape});
             if (random_.chance(50)) {
@@ -436,7 +436,7 @@ class Generator {
         }
     }
 
-    // ---- Control flow. Values made in a block leave the pool at its end.
+    // ---- Control flow. Values made in a block are removed from the pool at its end.
 
     template <typename Body>
     auto scoped(Body&& body) {
@@ -493,7 +493,7 @@ class Generator {
         }
     }
 
-    // A counter as first carry makes the loop end.
+    // A counter as the first carry makes the loop end.
     void while_loop(std::vector<Value> init, int inner, int depth) {
         init.insert(init.begin(), b_.constant_int({i64, {}}, random_.between(0, 3)));
         const auto condition = [&](std::span<const Value> carries) {

@@ -2,7 +2,7 @@
 //
 // A program reads input Refs, works on tiles of all dtypes and small odd shapes through all classes
 // of ops and control flow, and writes Refs whose leading dimensions are the grid's, so that its
-// programs never race. Same seed and options, same program, on every machine.
+// programs never race. The same seed and options give the same program on every machine.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct RandomProgramOptions {
     bool control_flow = true;  ///< for_loop, while_loop, if_else, call
     bool memory = true;        ///< gathers, scatters, masks, scratch, atomics, lanes outside
     /// Only what two machines must agree on bit for bit: integers, data movement, and float ops
-    /// that round once whatever the order (no exp, dot of floats, float sums, mul that may be
+    /// that round once in any order (no exp, dot of floats, float sums, mul that may be
     /// contracted).
     bool exact = false;
 };
@@ -28,12 +28,12 @@ struct RandomProgramOptions {
 ir::Function random_program(std::uint64_t seed, const RandomProgramOptions& options = {});
 
 /// Arrays and scalars for a kernel: dynamic extents are drawn, elements are small numbers with a
-/// few zeros, infinities and NaNs. Two objects of one seed hold equal bytes.
+/// few zeros, infinities and NaNs. Two objects with one seed have equal bytes.
 class RandomArguments {
   public:
     RandomArguments(const ir::Function& kernel, std::uint64_t seed);
 
-    /// Valid while this object lives and stays where it is.
+    /// Valid while this object lives and is not moved.
     const ir::Arguments& arguments() const { return arguments_; }
     /// One per global Ref, dense and row-major.
     const std::vector<std::vector<unsigned char>>& arrays() const { return arrays_; }

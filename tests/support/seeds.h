@@ -1,5 +1,4 @@
-// Which seeds a random test runs: TILEWRIGHT_TEST_SEED alone, or the first
-// TILEWRIGHT_TEST_PROGRAMS.
+// The seeds of a random test: TILEWRIGHT_TEST_SEED only, or the first TILEWRIGHT_TEST_PROGRAMS.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@ namespace tilewright::testing {
 
 struct Seeds {
     std::uint64_t begin = 0, end = 0;
-    bool normal = true;  ///< the environment asks for nothing special
+    bool normal = true;  ///< the environment sets neither
 };
 
 /// [0, count) unless the environment says otherwise.

@@ -52,7 +52,7 @@ TEST_P(SmallFloat, RoundsToTheNearestAndTiesToEven) {
     const std::uint32_t sign = 1u << (format.bits - 1);
     for (std::uint32_t bits = 0; format.widen(bits + 1) <= format.largest; ++bits) {
         const double low = format.widen(bits), high = format.widen(bits + 1);
-        const auto middle = static_cast<float>((low + high) / 2);  // exact: f32 has bits to spare
+        const auto middle = static_cast<float>((low + high) / 2);  // exact in f32
         ASSERT_EQ(format.narrow(middle), bits + (bits & 1)) << middle;
         ASSERT_EQ(format.narrow(std::nextafter(middle, 0.0f)), bits);
         ASSERT_EQ(format.narrow(std::nextafter(middle, kInf)), bits + 1);

@@ -1,4 +1,4 @@
-// Calls that must fail, and say why.
+// A matcher for calls that must throw with a text.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -10,8 +10,8 @@
 
 namespace tilewright::testing {
 
-/// Of a call without arguments: it throws an Error, a UserError where nothing else is said, whose
-/// text has this part. EXPECT_THAT([&] { f(x); }, throws("expected 2 but got 3"));
+/// Matches a call without arguments that throws an Error, by default a UserError, whose text
+/// contains this part. EXPECT_THAT([&] { f(x); }, throws("expected 2 but got 3"));
 template <typename Error = UserError>
 auto throws(const std::string& part) {
     return ThrowsMessage<Error>(HasSubstr(part));

@@ -1,4 +1,4 @@
-// How far results may differ: exact, units in the last place, or twice the error of plain code.
+// How far results may differ: not at all, in units in the last place, or twice as plain code.
 #pragma once
 
 #include <algorithm>
@@ -24,16 +24,16 @@ inline double ulp_bound(ir::Op op) {
     return bound <= 0.5 ? 0 : bound;
 }
 
-/// How far two machines may differ in such a result: the reference machine has up to 1.5 units of
-/// its own. Narrow floats are computed in f32 and rounded: a few units of f32 can move them across
-/// one rounding boundary.
+/// How far two machines may differ in such a result: the reference machine itself is off by up to
+/// 1.5 units. Narrow floats are computed in f32 and rounded: a few units of f32 can move them
+/// across one rounding boundary.
 inline double ulps_between_machines(ir::Op op, DType dtype) {
     if (ulp_bound(op) == 0) return 0;
     return size_of(dtype) < 4 ? 1 : std::floor(ulp_bound(op) + 1.5);
 }
 
 /// Distance of two stored elements of a float dtype in representable values; 0 for two NaNs and for
-/// zeros of either sign, infinity when only one is NaN.
+/// zeros of either sign, infinity if only one is NaN.
 inline double ulp_distance(DType dtype, const void* a, const void* b) {
     const double values[] = {ir::decode(dtype, ir::read_element(dtype, a)),
                              ir::decode(dtype, ir::read_element(dtype, b))};
@@ -41,7 +41,7 @@ inline double ulp_distance(DType dtype, const void* a, const void* b) {
         const bool both = std::isnan(values[0]) && std::isnan(values[1]);
         return both ? 0 : std::numeric_limits<double>::infinity();
     }
-    // Sign and magnitude: neighbours differ by 1 in the bits below the sign.
+    // Floats are sign and magnitude: neighbours differ by 1 in the bits below the sign.
     const auto place = [dtype](const void* element) {
         std::int64_t magnitude = 0;
         std::copy_n(static_cast<const char*>(element), size_of(dtype),
@@ -54,8 +54,8 @@ inline double ulp_distance(DType dtype, const void* a, const void* b) {
     return std::abs(place(a) - place(b));
 }
 
-/// Attention, norms and other long computations: the error against the f64 reference may be this
-/// many times that of the same computation done plainly in the same dtype.
+/// For attention, norms and other long computations, the error against the f64 reference may be
+/// this many times that of a plain computation in the same dtype.
 inline constexpr double kPlainErrorFactor = 2;
 
 }  // namespace tilewright::testing

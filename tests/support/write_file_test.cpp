@@ -1,4 +1,4 @@
-// Files that appear whole or not at all.
+// Files are written atomically.
 #include "support/write_file.h"
 
 #include <fmt/format.h>
@@ -91,7 +91,7 @@ TEST_F(WriteFile, AFullDiskLeavesTheOldFile) {
     rlimit before = {};
     getrlimit(RLIMIT_FSIZE, &before);
     rlimit small = before;
-    small.rlim_cur = 1000;  // as a full disk: writes come to an end
+    small.rlim_cur = 1000;  // writes fail as on a full disk
     setrlimit(RLIMIT_FSIZE, &small);
     const std::string error = error_of(path("x"), std::string(100'000, 'x'));
     setrlimit(RLIMIT_FSIZE, &before);

@@ -10,7 +10,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import check_layout
 
-#: A tree that keeps the rules: every module includes exactly what its row lists.
+#: A tree that obeys the rules: every module includes exactly what its row lists.
 GOOD = {
     f"src/{module}/a.h": f"// {module}.\n"
     + "".join(f'#include "{other}/a.h"\n' for other in sorted(uses) if other not in apart)

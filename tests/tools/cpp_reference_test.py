@@ -1,4 +1,4 @@
-"""cpp_reference.py: declarations as in the header, without bodies and without what is private."""
+"""cpp_reference.py: declarations as in the header, without bodies and private members."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""demo_summary.py: pictures, a line for each case, and a status that says whether all are right."""
+"""demo_summary.py: pictures, a line for each case, and a status that is 0 if all are right."""
 
 import json
 import pathlib

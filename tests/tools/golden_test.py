@@ -1,4 +1,4 @@
-"""tools/golden.py and tools/kernel_diff.py notice what changes in generated code."""
+"""tools/golden.py and tools/kernel_diff.py report changes in generated code."""
 
 import os
 import pathlib
@@ -29,7 +29,7 @@ $L__BB0_2:
 }
 """
 
-# What stands for `tilewright`: prints what it is asked for, or NVRTC's version.
+# A stand-in for `tilewright`: prints the requested text, or NVRTC's version.
 PROGRAM = """#!/bin/sh
 case $1 in doctor) echo "  NVRTC {version} (libnvrtc.so)"; exit ;; esac
 case "$*" in

@@ -1,4 +1,4 @@
-"""plot_bench.py: titles say what is shown, names of cases do not overlap, scales fit the bars."""
+"""plot_bench.py: titles tell what is shown, names of cases do not overlap, scales fit the bars."""
 
 import importlib.util
 import json

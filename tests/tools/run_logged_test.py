@@ -1,4 +1,4 @@
-"""run_logged.py: the output is in the log, and what is shown is how far a command is."""
+"""run_logged.py: the output goes to the log, and the command's progress is shown."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "run_logged.py"
-#: Prints what ninja prints for `sys.argv[1]` steps, and ends with a status.
+#: Prints ninja's output for `sys.argv[1]` steps, and exits with a status.
 STEPS = """
 import sys, time
 for step in range(1, int(sys.argv[1]) + 1):
@@ -58,7 +58,7 @@ class RunLogged(unittest.TestCase):
         try:
             while chunk := os.read(leader, 4096):
                 shown += chunk
-        except OSError:  # what Linux answers at the end
+        except OSError:  # the end of output, on Linux
             pass
         os.close(leader)
         self.assertEqual(done.wait(), 0)

@@ -1,4 +1,4 @@
-"""wrap_docs.py: prose is filled at 100 columns, everything else stays as it is."""
+"""wrap_docs.py: prose is filled at 100 columns, everything else is kept."""
 
 import pathlib
 import sys

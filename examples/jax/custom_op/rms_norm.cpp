@@ -1,4 +1,4 @@
-// RMSNorm over the last axis as three tile programs, printed as IR text for the shapes asked for.
+// RMSNorm over the last axis as three tile programs, printed as IR text for given shapes.
 #include <tilewright/run.h>
 
 #include <cstdint>
@@ -35,7 +35,7 @@ void backward(tw::Ref x, tw::Ref weight, tw::Ref rstd, tw::Ref dy, tw::Ref dx) {
     dx.store(deviation * (g - rows * deviation * deviation * mean));
 }
 
-/// dweight = sum over the rows of dy * x * rstd: each program walks down its columns.
+/// dweight = sum over the rows of dy * x * rstd: each program loops over the rows of its columns.
 void backward_weight(tw::Ref x, tw::Ref rstd, tw::Ref dy, tw::Ref dweight) {
     const std::int64_t rows = x.shape()[0];
     dweight.store(tw::for_loop(
@@ -47,7 +47,7 @@ void backward_weight(tw::Ref x, tw::Ref rstd, tw::Ref dy, tw::Ref dweight) {
 }
 
 tw::Tensor like(std::vector<std::int64_t> shape) {
-    return tw::Tensor::empty(tw::f32, std::move(shape));  // only its type is looked at
+    return tw::Tensor::empty(tw::f32, std::move(shape));  // only its type is used
 }
 
 const char* kept(std::string text) {
@@ -58,7 +58,7 @@ const char* kept(std::string text) {
 
 }  // namespace
 
-// What Python calls: text that lives until the next call on this thread.
+// Called from Python: the text is valid until the next call on this thread.
 
 extern "C" const char* rms_norm_forward(std::int64_t rows, std::int64_t columns) {
     const tw::BlockSpec matrix = kRowsOfMatrix(columns);

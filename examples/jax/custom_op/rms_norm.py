@@ -1,7 +1,7 @@
-"""From a C++ file to a sharded, differentiable JAX op: RMSNorm in tile programs of our own.
+"""From a C++ file to a sharded, differentiable JAX op: RMSNorm in user-written tile programs.
 
-`rms_norm.cpp` beside this file is compiled into a shared library whose functions print a tile
-program, as text, for the shapes that they are given. `twj.op` makes JAX ops of them:
+`rms_norm.cpp` in this folder is compiled into a shared library whose functions print a tile
+program, as text, for given shapes. `twj.op` makes JAX ops from them:
 
     c++ -std=c++20 -O2 -shared -fPIC rms_norm.cpp -o librms_norm.so \
         -I PREFIX/include -L PREFIX/lib -ltilewright
@@ -12,7 +12,7 @@ import ctypes
 import os
 import sys
 
-# The CPU as eight devices, to show sharding on any machine; before JAX is imported.
+# Makes the CPU eight devices, to show sharding on any machine; has to precede JAX's import.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
@@ -26,19 +26,19 @@ import tilewright.jax as twj
 
 
 def make_rms_norm(library):
-    """rms_norm(x, weight) of a library: x (rows, columns) f32, weight (columns,) f32."""
+    """rms_norm(x, weight) from a library: x (rows, columns) f32, weight (columns,) f32."""
 
     def text_of(name):
         function = getattr(library, name)
         function.argtypes = [ctypes.c_int64, ctypes.c_int64]
         function.restype = ctypes.c_char_p
-        # The op hands over arrays of which only shape and dtype are known: the program is made for
-        # them, for the piece of one device where the arrays are sharded.
+        # The op passes arrays of which only shape and dtype are known: the program is made for
+        # these, or for one device's shard if the arrays are sharded.
         return lambda x, *_: function(*x.shape).decode()
 
     forward = twj.op(text_of("rms_norm_forward"), sharding_rule="b n, n -> b n, b")
     backward = twj.op(text_of("rms_norm_backward"), sharding_rule="b n, n, b, b n -> b n")
-    # The gradient of the weight is a sum over rows: each device sums its own, then all of them.
+    # The weight's gradient is a sum over rows: each device sums its own, then devices are summed.
     backward_weight = twj.op(
         text_of("rms_norm_backward_weight"),
         sharding_rule=("b n, b, b n -> n", {"reduction_factors": ("b",)}),

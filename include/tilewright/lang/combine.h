@@ -1,10 +1,9 @@
-// Scans and reductions by an operator of the user's.
+// Scans and reductions with an operator of your own.
 //
-// The elements are a Tile, or a tuple, pair, array, vector or struct of Tiles (what a carry of a
-// loop may be) that are combined together. combine(a, b) takes two values of that form, of one
-// shape, and returns one more: element by element what a and b give, a from before b. It has to be
-// associative, and need not be commutative: neighbours are combined in their order, in a fixed
-// tree.
+// The elements are a Tile, or a tuple, pair, array, vector or struct of Tiles (as for a loop carry)
+// that are combined together. combine(a, b) takes two values of that form with equal shapes and
+// returns a third, computed element by element; a comes before b. It must be associative but need
+// not be commutative: neighbours are combined in order, in a fixed tree.
 #pragma once
 
 #include "tilewright/lang/control.h"
@@ -32,9 +31,9 @@ Combine combine_of(F& combine, const Elements& elements) {
 
 }  // namespace detail
 
-/// Element i along `axis` is what the elements up to i combine to; with `reverse`, those from the
-/// last one down to i, in that order: combine(a, b) then takes a from after b. A step for each
-/// doubling of the length.
+/// Element i along `axis` is the combination of the elements up to i; with `reverse`, of those from
+/// the last down to i, in that order: then a comes after b in combine(a, b). Takes log2(length)
+/// steps, rounded up (Hillis and Steele, 1986).
 template <typename F, typename Elements>
 auto associative_scan(F&& combine, const Elements& elements, int axis = 0, bool reverse = false,
                       std::source_location location = std::source_location::current()) {
@@ -44,7 +43,7 @@ auto associative_scan(F&& combine, const Elements& elements, int axis = 0, bool 
     return detail::rebuilt(elements, results);
 }
 
-/// What all elements along `axis`, of which there is at least one, combine to.
+/// The combination of all elements along `axis`, of which there is at least one.
 template <typename F, typename Elements>
 auto reduce(F&& combine, const Elements& elements, int axis = 0, bool keepdims = false,
             std::source_location location = std::source_location::current()) {

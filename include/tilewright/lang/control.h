@@ -1,8 +1,8 @@
 // Structured control flow over traced values: for_loop, while_loop, cond, when, scan.
 //
 // A carry is a Tile, a literal, a std::tuple, std::pair or std::array of carries, a std::vector of
-// Tiles, or any struct that holds nothing but Tiles. It comes back in its own form, literals as
-// Tiles.
+// Tiles, or any struct that holds nothing but Tiles. It is returned in the same form, with Tiles in
+// place of literals.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ namespace TW_API tilewright {
 namespace detail {
 
 using Tiles = std::vector<Tile>;
-/// The parts of a carry, in order: literals are still literals.
+/// The parts of a carry, in order; literals are still literals.
 using Operands = std::vector<Operand>;
 
 template <typename T>
@@ -35,7 +35,7 @@ concept TupleLike = requires {
     std::tuple_size<T>::value;
 };
 
-/// A T whose literals have become Tiles: what a loop hands to its body.
+/// A T with Tiles in place of literals: what a loop passes to its body.
 template <typename T>
 struct Traced {
     using type = std::conditional_t<OperandLike<T>, Tile, T>;
@@ -57,7 +57,7 @@ using CarryType = typename Traced<std::decay_t<T>>::type;
 
 template <typename T, std::size_t... I>
 constexpr bool is_made_of_tiles(std::index_sequence<I...>) {
-    // Members of aggregates are seen by initialising them; what has a constructor is believed.
+    // Initialising an aggregate shows its members; a type with a constructor is trusted.
     return !std::is_aggregate_v<T> || requires {
         T{(static_cast<void>(I), Tile())...};
     };
@@ -68,7 +68,7 @@ inline constexpr bool kIsStructOfTiles =
     std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(Tile) == 0 &&
     is_made_of_tiles<T>(std::make_index_sequence<sizeof(T) / sizeof(Tile)>());
 
-/// Appends the parts of a carry, in order.
+/// Appends the parts of a carry in order.
 template <typename T>
 void flatten(const T& value, Operands& parts) {
     if constexpr (OperandLike<T>) {
@@ -133,9 +133,9 @@ Tiles while_loop(const Operands& init,
                  std::source_location location);
 Tiles if_else(const char* op, Operand condition, const std::function<Operands()>& then_branch,
               const std::function<Operands()>& else_branch, std::source_location location);
-/// Scratch that holds a tile of rank >= 1.
+/// Scratch memory that holds a tile of rank >= 1.
 Ref scan_input(Operand xs, std::source_location location);
-/// Stores one y at row i of a stack as long as `rows`; makes the stacks at the first call.
+/// Stores one y in row i of stacks as long as `rows`; makes the stacks at the first call.
 void scan_store(const Ref& rows, Tile i, const Operands& y, std::vector<Ref>& stacks,
                 std::source_location location);
 
@@ -143,7 +143,7 @@ void scan_store(const Ref& rows, Tile i, const Operands& y, std::vector<Ref>& st
 
 /// Runs body(i, carry) -> carry for i = low, low + step, ... < high and returns the last carry. The
 /// bounds may be traced; i is an i64 scalar; step > 0. A literal in the initial carry takes the
-/// dtype that the body gives back, a literal that the body gives back that of the carry.
+/// dtype that the body returns; a literal that the body returns takes the dtype of the carry.
 template <typename Carry, typename Body>
 auto for_loop(Operand low, Operand high, Operand step, const Carry& init, Body&& body,
               std::source_location location = std::source_location::current()) {
@@ -162,7 +162,7 @@ auto for_loop(Operand low, Operand high, Operand step, const Carry& init, Body&&
     return detail::rebuilt(init, results);
 }
 
-/// for_loop with step 1 and a carry, or, when the body takes the index alone, with a step and none.
+/// for_loop with step 1 and a carry or, if the body takes only the index, a step and no carry.
 template <typename CarryOrStep, typename Body>
 auto for_loop(Operand low, Operand high, const CarryOrStep& carry_or_step, Body&& body,
               std::source_location location = std::source_location::current()) {
@@ -182,7 +182,7 @@ auto for_loop(Operand low, Operand high, const CarryOrStep& carry_or_step, Body&
     }
 }
 
-/// for_loop without a carry: the body works by its stores.
+/// for_loop without a carry: the body only stores.
 template <typename Body>
 requires std::is_invocable_v<Body, Tile>
 void for_loop(Operand low, Operand high, Body&& body,
@@ -216,9 +216,9 @@ auto while_loop(const Carry& init, Condition&& condition, Body&& body,
     return detail::rebuilt(init, results);
 }
 
-/// then_branch() where the bool scalar `condition` holds, else else_branch(); only one of them
-/// runs. Both return values of the same types; a literal takes the other branch's dtype and shape
-/// (a float literal beside integers makes them f32).
+/// then_branch() if the bool scalar `condition` holds, else else_branch(); only one of them runs.
+/// Both return values of the same types; a literal takes the other branch's dtype and shape (a
+/// float literal against integers makes them f32).
 template <typename Then, typename Else>
 auto cond(Operand condition, Then&& then_branch, Else&& else_branch,
           std::source_location location = std::source_location::current()) {
@@ -246,7 +246,7 @@ auto cond(Operand condition, Then&& then_branch, Else&& else_branch,
     }
 }
 
-/// Runs the body, for its stores, only where the bool scalar `condition` holds.
+/// Runs the body, which only stores, if the bool scalar `condition` holds.
 template <typename Body>
 void when(Operand condition, Body&& body,
           std::source_location location = std::source_location::current()) {
@@ -260,9 +260,9 @@ void when(Operand condition, Body&& body,
         "when", condition, run, [] { return detail::Operands(); }, location);
 }
 
-/// body(carry, x) -> std::pair(carry, y) for x = xs[0], xs[1], ... along axis 0. Returns the last
-/// carry and the y's stacked along a new axis 0; y may be anything that a carry may be. A loop, of
-/// any length: xs and the y's are kept in scratch memory of the program.
+/// Runs body(carry, x) -> std::pair(carry, y) for x = xs[0], xs[1], ... along axis 0. Returns the
+/// last carry and the y's stacked along a new axis 0; y may have any form of a carry. It is a loop,
+/// of any length: xs and the y's are kept in the program's scratch memory.
 template <typename Carry, typename Body>
 auto scan(const Carry& init, Operand xs, Body&& body,
           std::source_location location = std::source_location::current()) {

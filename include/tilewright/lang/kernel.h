@@ -17,7 +17,7 @@ namespace detail {
 
 inline constexpr int kMaxArity = 24;
 
-/// Number of `Argument`s that F takes: the smallest one that it can be called with; -1 for none.
+/// The smallest number of `Argument`s that F can be called with; -1 if there is none.
 template <typename F, typename Argument, typename... Arguments>
 constexpr int arity_of() {
     if constexpr (std::is_invocable_v<F, Arguments...>) {
@@ -39,8 +39,8 @@ constexpr bool takes(std::index_sequence<I...>) {
     return std::is_invocable_v<F, decltype((static_cast<void>(I), std::declval<Argument>()))...>;
 }
 
-/// The number of `Argument`s that F takes; -1 where it takes the span of them, or several numbers,
-/// as with `auto...`.
+/// The number of `Argument`s that F takes; -1 if it takes a span of them, or different numbers, as
+/// with `auto...`.
 template <typename F, typename Argument>
 constexpr int fixed_arity_of() {
     constexpr int kLeast = arity_of<F, Argument>();
@@ -49,7 +49,7 @@ constexpr int fixed_arity_of() {
 
 [[noreturn]] void wrong_arity(std::size_t given);
 
-/// f(arguments[0], arguments[1], ...), where f takes as many and at least N.
+/// f(arguments[0], arguments[1], ...), for an f that takes that many, at least N.
 template <typename Result, std::size_t N, typename F, typename Argument>
 Result apply_from(F& f, std::span<const Argument> arguments) {
     constexpr auto kIndices = std::make_index_sequence<N>();
@@ -90,8 +90,8 @@ struct BlockIndex {
     std::vector<Operand> indices;
 };
 
-/// The result of an index map: one block index per dimension of the array; for an element-offset
-/// dimension the offset itself.
+/// The result of an index map: one block index per dimension of the array; for a dimension made by
+/// `element`, the offset itself.
 template <typename... Indices>
 requires(std::is_convertible_v<Indices, Operand>&&...) BlockIndex block(Indices... indices) {
     return {{Operand(indices)...}};
@@ -100,9 +100,9 @@ requires(std::is_convertible_v<Indices, Operand>&&...) BlockIndex block(Indices.
 /// One dimension of a block shape.
 struct BlockDim {
     enum class Kind : std::uint8_t {
-        blocked,   ///< `size` elements from index * size
-        squeezed,  ///< one element, and the kernel does not see the dimension
-        element,   ///< `size` elements from the index itself
+        blocked,   ///< `size` elements, starting at index * size
+        squeezed,  ///< one element; the kernel does not see the dimension
+        element,   ///< `size` elements, starting at the index itself
         whole,     ///< the whole dimension; the index is ignored
     };
     Kind kind = Kind::blocked;
@@ -124,13 +124,13 @@ inline BlockDim element(std::int64_t size) {
 
 /// Which block of an array a program works on. A default-constructed spec is the whole array.
 ///
-/// The last block of a dimension may reach past the end of the array: those lanes read `other` and
-/// are never written. A block larger than the whole dimension is treated the same way.
+/// The last block of a dimension may reach past the end of the array: lanes there read `other` and
+/// are never written. The same holds for a block larger than the dimension.
 class BlockSpec {
   public:
     /// The whole array.
     BlockSpec() = default;
-    /// An argument that the caller leaves out: the kernel's Ref is not present().
+    /// For an argument that the caller leaves out: the kernel's Ref is not present().
     static BlockSpec absent(std::source_location location = std::source_location::current()) {
         BlockSpec spec;
         spec.absent_ = true;
@@ -154,11 +154,11 @@ class BlockSpec {
     bool is_absent() const { return absent_; }
     bool is_whole() const { return !absent_ && !has_map_; }
     const std::vector<BlockDim>& shape() const { return shape_; }
-    /// Arguments of the index map; -1 when it takes any number.
+    /// Number of arguments of the index map; -1 if it takes any number.
     int arity() const { return arity_; }
-    /// Null: the origin.
+    /// Null if there is none: the block at the origin.
     const std::function<BlockIndex(std::span<const Tile>)>& index_map() const { return index_map_; }
-    /// The line that made the spec, for messages.
+    /// The source line that made the spec, for messages.
     const std::source_location& location() const { return location_; }
 
   private:
@@ -170,8 +170,8 @@ class BlockSpec {
     std::source_location location_;
 };
 
-/// A kernel: a named C++ function of Refs (inputs, then outputs, then scratch). It is traced, once
-/// per signature of a call, into tile IR.
+/// A kernel: a named C++ function of Refs (inputs, then outputs, then scratch). Each signature of a
+/// call traces it once, into tile IR.
 class Kernel {
   public:
     Kernel(std::string name, int arity, std::vector<std::string> parameter_names,
@@ -199,9 +199,9 @@ class Kernel {
     std::function<void(std::span<const Ref>)> body_;
 };
 
-/// Makes a kernel of a callable that takes Refs and returns nothing, or of one that takes one
-/// std::span<const Ref>. The names, if given, are those of its parameters, in order and each its
-/// own; errors and the printed IR use them.
+/// Makes a kernel from a callable that returns nothing and takes Refs, or one std::span<const Ref>.
+/// The names, if given, are those of its parameters in order, all different; errors and the printed
+/// IR use them. UserError for names that do not match the parameters.
 template <typename F>
 Kernel kernel(std::string name, std::vector<std::string> parameter_names, F body,
               std::source_location location = std::source_location::current()) {

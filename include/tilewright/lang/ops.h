@@ -17,14 +17,14 @@ using Extents = std::vector<std::int64_t>;
 
 // ---- Sources. Locations default to the caller's line.
 
-/// i64 scalar: index of this program along one grid axis.
+/// i64 scalar: the index of this program along a grid axis.
 Tile program_id(int axis, std::source_location location = std::source_location::current());
-/// i64 scalar: extent of one grid axis.
+/// i64 scalar: the extent of a grid axis.
 Tile num_programs(int axis, std::source_location location = std::source_location::current());
 /// 0, 1, ..., n - 1 as a rank-1 tile.
 Tile iota(std::int64_t n, DType dtype = i32,
           std::source_location location = std::source_location::current());
-/// A tile whose elements count along `axis`.
+/// A tile whose elements count 0, 1, ... along `axis`.
 Tile iota(Extents shape, int axis, DType dtype = i32,
           std::source_location location = std::source_location::current());
 /// A tile filled with a literal or a scalar. `shape` {} gives a scalar.
@@ -38,8 +38,8 @@ Tile ones(Extents shape, DType dtype,
 Tile constant(Operand value, DType dtype,
               std::source_location location = std::source_location::current());
 
-// ---- Elementwise. Floating functions of an integer give f32. `approx` allows the hardware's
-// approximation where there is one.
+// ---- Elementwise. Floating-point functions of an integer return f32. `approx` allows the
+// hardware's approximation if there is one.
 
 Tile exp(Operand x, bool approx = false);
 Tile exp2(Operand x, bool approx = false);
@@ -69,8 +69,8 @@ Tile silu(Operand x);                           ///< x * sigmoid(x)
 Tile gelu(Operand x, bool approximate = true);  ///< tanh form by default, as in JAX; else erf
 Tile softplus(Operand x);                       ///< log(1 + exp(x)) without overflow
 
-Tile pow(Operand x, Operand y);  ///< of integers too where y is a literal integer from 0 to 64
-Tile nextafter(Operand x, Operand y);  ///< the float of their dtype next to x towards y
+Tile pow(Operand x, Operand y);        ///< also of integers if y is a literal integer from 0 to 64
+Tile nextafter(Operand x, Operand y);  ///< the float of their dtype after x towards y
 Tile minimum(Operand x, Operand y);    ///< NaN propagates
 Tile maximum(Operand x, Operand y);    ///< NaN propagates
 Tile clamp(Operand x, Operand low, Operand high);
@@ -93,16 +93,16 @@ Tile transpose(Operand x, std::vector<int> permutation = {});
 Tile expand_dims(Operand x, int axis);
 Tile squeeze(Operand x, int axis);  ///< drops an axis of extent 1
 Tile broadcast_to(Operand x, Extents shape);
-/// Static slice; empty strides are all 1.
+/// Static slice; empty strides mean all 1.
 Tile slice(Operand x, Extents starts, Extents sizes, Extents strides = {});
 Tile concatenate(const std::vector<Tile>& parts, int axis,
                  std::source_location location = std::source_location::current());
-/// Tiles of one shape along a new axis.
+/// Tiles of equal shape, stacked along a new axis.
 Tile stack(const std::vector<Tile>& parts, int axis,
            std::source_location location = std::source_location::current());
 
-// ---- Across lanes. Without an axis over all of them. Sums of bool and of integers narrower than
-// 32 bits are 32-bit; sums and products of f16 and bf16 are accumulated in f32.
+// ---- Reductions and scans. Without an axis, reductions are over all axes. Sums of bool and of
+// integers narrower than 32 bits are 32-bit; sums and products of f16 and bf16 accumulate in f32.
 
 Tile sum(Operand x, std::optional<int> axis = {}, bool keepdims = false);
 Tile prod(Operand x, std::optional<int> axis = {}, bool keepdims = false);
@@ -110,7 +110,7 @@ Tile max(Operand x, std::optional<int> axis = {}, bool keepdims = false);
 Tile min(Operand x, std::optional<int> axis = {}, bool keepdims = false);
 Tile mean(Operand x, std::optional<int> axis = {}, bool keepdims = false);
 Tile any(Operand x, std::optional<int> axis = {}, bool keepdims = false);
-/// i32 index of the first largest element.
+/// i32 index of the first of the largest elements; argmin of the smallest.
 Tile argmax(Operand x, int axis, bool keepdims = false);
 Tile argmin(Operand x, int axis, bool keepdims = false);
 
@@ -118,42 +118,42 @@ Tile cumsum(Operand x, int axis = 0, bool reverse = false);
 Tile cumprod(Operand x, int axis = 0, bool reverse = false);
 Tile cummax(Operand x, int axis = 0, bool reverse = false);
 Tile cummin(Operand x, int axis = 0, bool reverse = false);
-/// Running log(sum(exp(x))), without overflow: minus infinity adds nothing.
+/// Running log(sum(exp(x))) without overflow; minus infinity adds nothing.
 Tile cumlogsumexp(Operand x, int axis = 0, bool reverse = false);
 
-/// How the products of an f32 dot are computed.
+/// How an f32 dot computes its products.
 enum class Precision : std::uint8_t {
     ieee,    ///< f32 products (default)
-    tf32,    ///< operands rounded to tf32 where the hardware has it
-    tf32x3,  ///< three tf32 products, nearly f32
+    tf32,    ///< operands rounded to tf32, where the hardware has it
+    tf32x3,  ///< three tf32 products, nearly as accurate as f32
 };
 
 /// Options of `dot`.
 struct DotOptions {
     bool trans_a = false;  ///< a is stored [.., k, m]
     bool trans_b = false;  ///< b is stored [.., n, k]
-    /// Added to the product, in the result's dtype; broadcast to it.
+    /// Added to the product; has the result's dtype and broadcasts to its shape.
     std::optional<Operand> acc = {};
     Precision precision = Precision::ieee;
 };
 
-/// Matrix product [m, k] x [k, n] -> [m, n], or batched [b, m, k] x [b, k, n]. f16, bf16 and f8
-/// operands accumulate in f32 and give f32, i8 and u8 in i32; other dtypes in their own.
+/// Matrix product [m, k] x [k, n] -> [m, n], or batched [b, m, k] x [b, k, n]. The result and its
+/// accumulation are f32 for f16, bf16 and f8 operands, i32 for i8 and u8; other dtypes keep theirs.
 Tile dot(Operand a, Operand b, DotOptions options = {});
 
-// ---- Random numbers: philox4x32-10, the same bits on every device.
+// ---- Random numbers: philox4x32-10 (Salmon et al., 2011), the same bits on every device.
 
-/// u32 bits for each element of `counter` (any integer tile) under the scalar `seed`.
+/// u32 bits for each element of `counter` (any integer tile), given the scalar `seed`.
 Tile random_bits(Operand seed, Operand counter);
 /// f32 uniform in [0, 1).
 Tile uniform(Operand seed, Operand counter);
 
 // ---- Debugging.
 
-/// Prints `format` with one {} per operand, once per program.
+/// Prints `format`, which has one {} per operand, once for each program.
 void debug_print(std::string format, const std::vector<Tile>& operands = {},
                  std::source_location location = std::source_location::current());
-/// In the checked mode a false element is an error with this message.
+/// In the checked mode, a false element is an error with this message.
 void debug_check(Operand condition, std::string message);
 
 }  // namespace tilewright

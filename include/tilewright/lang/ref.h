@@ -1,4 +1,4 @@
-// Refs: block views of arrays, and how they are indexed, loaded and stored.
+// Refs: views of blocks of arrays, and how they are indexed, loaded and stored.
 #pragma once
 
 #include <optional>
@@ -25,15 +25,15 @@ inline Slice ds(Operand start, std::int64_t size, std::int64_t stride = 1) {
     return {start, size, stride};
 }
 
-/// A whole dimension in Ref::at or in a block shape, `:` in Python; called on a bool tile it is the
-/// reduction "every element along `axis` is true" (all axes by default).
+/// A whole dimension in Ref::at or in a block shape, `:` in Python. Called on a bool tile, it tells
+/// whether every element along `axis` (by default, all axes) is true.
 struct All {
     Tile operator()(Operand x, std::optional<int> axis = {}, bool keepdims = false) const;
 };
 inline constexpr All all{};
 
-/// One index of Ref::at: a scalar (drops the dimension), a slice, a whole dimension or an integer
-/// tile (gather and scatter).
+/// One index of Ref::at: a scalar (drops the dimension), a slice, a whole dimension, or an integer
+/// tile (gathers or scatters).
 class RefIndex {
   public:
     enum class Kind : std::uint8_t { absent, operand, slice, whole };
@@ -46,7 +46,7 @@ class RefIndex {
         : kind_(Kind::operand), slice_{Operand(value), 1, 1} {}
 
     Kind kind() const { return kind_; }
-    const Slice& slice() const { return slice_; }  ///< a scalar or a tile is kept in `start`
+    const Slice& slice() const { return slice_; }  ///< `start` holds a scalar or a tile
 
   private:
     Kind kind_ = Kind::absent;
@@ -56,8 +56,8 @@ class RefIndex {
 /// Options of Ref::load.
 struct LoadOptions {
     std::optional<Operand> mask = {};  ///< bool, broadcast to the view; false lanes read `other`
-    /// Of the Ref's dtype (a literal takes it), broadcast to the view; also read by lanes outside
-    /// the array; 0 by default.
+    /// Has the Ref's dtype (a literal takes it), broadcast to the view; lanes outside the array
+    /// read it too; 0 by default.
     std::optional<Operand> other = {};
 };
 
@@ -66,27 +66,27 @@ struct StoreOptions {
     std::optional<Operand> mask = {};  ///< bool, broadcast to the view; false lanes are not written
 };
 
-/// A block of an array, as a kernel sees it: an input, an output or scratch. `at` narrows it;
-/// nothing is read or written before `load`, `store` or an atomic.
+/// A block of an array as a kernel sees it: an input, an output or scratch. `at` narrows it; only
+/// `load`, `store` and atomics read or write memory.
 ///
-/// A block or slice may reach past the end of its array: such lanes load `other` (0 by default) and
-/// are never stored. A static index or slice outside the *block* is an error.
+/// A block or slice may reach past the end of its array: lanes there load `other` (0 by default)
+/// and are never stored. A static index or slice outside the *block* is a UserError.
 class Ref {
   public:
     Ref() = default;
 
     DType dtype(std::source_location location = std::source_location::current()) const;
     int rank(std::source_location location = std::source_location::current()) const;
-    /// Extents of the view; kDynamic where known only at the call.
+    /// Extents of the view; kDynamic where only the call knows it.
     std::vector<std::int64_t> shape(
         std::source_location location = std::source_location::current()) const;
     /// Extent of one dimension as a traced i64 scalar; a constant where it is static.
     Tile extent(int dim, std::source_location location = std::source_location::current()) const;
-    /// False when the caller left this optional argument out; then nothing else may be called.
+    /// False if the caller left this optional argument out; then no other member may be used.
     bool present(std::source_location location = std::source_location::current()) const;
 
-    /// The view selected by one index per leading dimension; dimensions not named stay whole. A
-    /// RefIndex that was made without a value is an error.
+    /// The view selected by one index per leading dimension; the other dimensions stay whole.
+    /// UserError for a default-constructed RefIndex before the last index.
     Ref at(RefIndex i0, RefIndex i1 = {}, RefIndex i2 = {}, RefIndex i3 = {}, RefIndex i4 = {},
            RefIndex i5 = {}, RefIndex i6 = {}, RefIndex i7 = {},
            std::source_location location = std::source_location::current()) const {
@@ -101,8 +101,8 @@ class Ref {
     void store(Operand value, StoreOptions options = {},
                std::source_location location = std::source_location::current()) const;
 
-    // Atomic updates of every element of the view; the old values are returned. The order between
-    // programs is not defined.
+    // Atomic updates of every element of the view; they return the old values. The order between
+    // programs is undefined.
     Tile atomic_add(Operand value, StoreOptions options = {},
                     std::source_location location = std::source_location::current()) const;
     Tile atomic_max(Operand value, StoreOptions options = {},
@@ -111,7 +111,7 @@ class Ref {
                     std::source_location location = std::source_location::current()) const;
     Tile atomic_xchg(Operand value, StoreOptions options = {},
                      std::source_location location = std::source_location::current()) const;
-    /// Where an element equals `expected` it becomes `desired`.
+    /// An element that equals `expected` becomes `desired`.
     Tile atomic_cas(Operand expected, Operand desired, StoreOptions options = {},
                     std::source_location location = std::source_location::current()) const;
 

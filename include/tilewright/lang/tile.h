@@ -1,4 +1,4 @@
-// Traced values of the kernel language and the operands its functions take.
+// Traced values of the kernel language and the operands that its functions take.
 #pragma once
 
 #include <concepts>
@@ -14,11 +14,11 @@
 
 namespace TW_API tilewright {
 
-/// An extent that is known only when the kernel is called.
+/// An extent known only when the kernel is called.
 inline constexpr std::int64_t kDynamic = -1;
 
-/// A traced value: a tile with a static shape (rank 1 to 8) or a scalar (rank 0). A light handle,
-/// copied by value; it lives as long as the trace of the kernel that made it.
+/// A traced value: a tile with a static shape (rank 1 to 8) or a scalar (rank 0). A small handle,
+/// copied by value; valid during the trace of the kernel that made it.
 class Tile {
   public:
     Tile() = default;
@@ -34,11 +34,11 @@ class Tile {
     /// Number of elements, 1 for a scalar.
     std::int64_t size(std::source_location location = std::source_location::current()) const;
 
-    /// Converts every element: nearest even; float to integer truncates and saturates.
+    /// Converts every element: rounds to nearest even; float to integer truncates and saturates.
     Tile to(DType dtype, std::source_location location = std::source_location::current()) const;
 
-    /// A traced value is not known while C++ runs. Use tw::where to choose element by element,
-    /// tw::when or tw::cond to branch on a scalar.
+    /// Does not compile: a traced value is not known while the C++ runs. Use tw::where to choose
+    /// element by element, tw::when or tw::cond to branch on a scalar.
     template <std::same_as<bool> Bool>
     explicit operator Bool() const {
         static_assert(!std::is_same_v<Bool, bool>,
@@ -65,9 +65,9 @@ class Tile {
 /// Whether this thread traces a kernel or a mod.
 bool is_tracing();
 
-/// What the functions of the language take: a traced value or a C++ literal, with the line where it
-/// was written. A literal is weak: an integer takes the dtype of the tile that it meets; a float
-/// does so too, but makes an integer tile f32; a bool never changes the other side's dtype.
+/// What functions of the language take: a traced value or a C++ literal, with its source line. A
+/// literal is weakly typed: an integer takes the dtype of the tile it is combined with; so does a
+/// float, but it makes an integer tile f32; a bool never changes the other side's dtype.
 class Operand {
   public:
     enum class Kind : std::uint8_t { tile, truth, signed_int, unsigned_int, floating };
@@ -131,14 +131,14 @@ Tile operator>>(Operand a, Operand b);  ///< arithmetic for signed dtypes, logic
 
 namespace detail {
 
-/// A line of source code in another language than C++.
+/// A line of source code in a language other than C++.
 struct SourceLine {
-    const char* file = "";  ///< lives as long as the process
+    const char* file = "";  ///< valid as long as the process lives
     int line = 0;
 };
 
-/// For front ends in other languages: while it lives, what this thread traces without a line of C++
-/// is at the line that `source` says, in messages and in the IR.
+/// For front ends in other languages: while it lives, values that this thread traces without a C++
+/// line get the line that `source` returns, in messages and in the IR.
 class LineScope {
   public:
     using Source = SourceLine (*)();
@@ -151,9 +151,9 @@ class LineScope {
     Source outer_;
 };
 
-/// Until it is called again, what this thread traces counts as written at this line, whatever line
-/// of C++ made it, and errors name none: the line of a mod in another language, whose traceback
-/// names it. Line 0: none. Gives the one before. Keeps a copy of the file's name for good.
+/// Until the next call, what this thread traces counts as written at this line, whatever C++ line
+/// made it, and errors name no line: for mods in another language, whose traceback names it. Line
+/// 0: none. Returns the previous line. Keeps a copy of the file's name forever.
 SourceLine exchange_source_line(std::string_view file, int line);
 
 Tile logical_and(Operand a, Operand b);
@@ -166,8 +166,8 @@ concept TracedPair =
      std::same_as<B, Tile>)&&std::convertible_to<A, Operand>&& std::convertible_to<B, Operand>;
 }  // namespace detail
 
-// Templates, so that they are a better match than C++'s own operators on bool. Both sides of && and
-// || are evaluated.
+// Templates, so that they match better than C++'s own operators on bool. Both sides of && and ||
+// are evaluated.
 template <typename A, typename B>
 requires detail::TracedPair<A, B> Tile operator&&(const A& a, const B& b) {
     return detail::logical_and(Operand(a, {}), Operand(b, {}));

@@ -46,7 +46,7 @@ python::AttentionSpec spec_of(const Attributes& given) {
     return spec;
 }
 
-/// One call of attention; its attributes are those of AttentionSpec.
+/// One attention call; its attributes are the fields of AttentionSpec.
 class AttentionCall {
   public:
     explicit AttentionCall(const Attributes& given) : site_(spec_of(given)) {}
@@ -61,7 +61,7 @@ class AttentionCall {
     python::AttentionSite site_;
 };
 
-/// Results out, lse and, where there is a third, max_scores.
+/// Results: out, lse and, if there is a third, max_scores.
 struct ForwardSite : AttentionCall {
     using AttentionCall::AttentionCall;
     void run(const CustomCall& call) const {
@@ -73,8 +73,8 @@ struct ForwardSite : AttentionCall {
     }
 };
 
-/// Results: the gradients of query, key, value, of the sinks if there are any, and of every array
-/// `dscore`.
+/// Results: the gradients of query, key, value, of the sinks if there are any, and of each `dscore`
+/// array.
 struct BackwardSite : AttentionCall {
     using AttentionCall::AttentionCall;
     void run(const CustomCall& call) const {
@@ -95,9 +95,9 @@ struct BackwardSite : AttentionCall {
 
 void add_attention_targets(nb::list& targets) {
     add_target<ForwardSite, CommandBuffers::yes>(targets, "tilewright_attention");
-    // The same calls where the host reads an operand.
+    // The same calls if the host reads an operand.
     add_target<ForwardSite, CommandBuffers::no>(targets, "tilewright_attention_host");
-    // Its temporary memory is too large to be kept for every call.
+    // Its temporary memory is too large to keep for every call.
     add_target<BackwardSite, CommandBuffers::no>(targets, "tilewright_attention_backward");
 }
 

@@ -1,4 +1,4 @@
-// CUDA C++ of users as custom calls.
+// Users' CUDA C++ as custom calls.
 #include "tilewright/cuda_kernel.h"
 
 #include "jax/ffi.h"
@@ -6,7 +6,7 @@
 namespace tilewright::jax {
 namespace {
 
-/// Operands, then results, are the arrays of the plan whose text is the attribute `plan`.
+/// Runs the plan whose text is the attribute `plan`; its arrays are the operands, then the results.
 class CudaKernelSite {
   public:
     explicit CudaKernelSite(const Attributes& given) : plan_(given.text("plan")) {}

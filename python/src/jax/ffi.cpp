@@ -1,4 +1,4 @@
-// Buffers of XLA as tensors, exceptions as XLA errors.
+// XLA's buffers as tensors, exceptions as XLA errors.
 #include "jax/ffi.h"
 
 #include <map>
@@ -65,7 +65,7 @@ T expect(ffi::ErrorOr<T> value) {
     return *value;
 }
 
-/// Every array of a call on the host: body(buffer).
+/// Calls body(buffer) for every array of a host call.
 template <typename Body>
 void for_each_array(ffi::RemainingArgs operands, ffi::RemainingRets results, Body body) {
     for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -76,16 +76,16 @@ void for_each_array(ffi::RemainingArgs operands, ffi::RemainingRets results, Bod
     }
 }
 
-/// Temporary memory of calls that are recorded in command buffers. These run again after the call
-/// returned, when XLA's scratch memory is another's. A call that is recorded once more takes the
-/// same memory.
+/// Temporary memory of calls recorded in command buffers. These run again after the call has
+/// returned, when XLA has reused its scratch memory. A call that is recorded again takes the same
+/// memory.
 class RecordedMemory {
   public:
-    /// The n-th block that a recording of this call takes on this device.
+    /// The n-th block for a recording of this call on this device.
     std::shared_ptr<void> take(const void* call, int device, std::size_t n, std::int64_t bytes) {
         const std::scoped_lock lock(mutex_);
         std::vector<Block>& blocks = blocks_[{call, device, n}];
-        // A smaller one may belong to a command buffer that is still used.
+        // A smaller block may belong to a command buffer that is still in use: it stays.
         if (blocks.empty() || blocks.back().bytes < bytes) {
             blocks.push_back({cached_cuda_memory(bytes, device), bytes});
         }
@@ -124,7 +124,7 @@ CustomCall call_on(Device device, ffi::RemainingArgs operands, ffi::RemainingRet
 void Recordings::run(ffi::RemainingArgs operands, ffi::RemainingRets results,
                      const std::function<void(const CustomCall&)>& run) {
     if (checked()) return run(call_on({}, operands, results));
-    // Kept by the thread, for the room that they have; a call inside a call takes its own.
+    // Kept per thread to reuse their capacity; a nested call uses its own.
     static thread_local Types kept_types;
     static thread_local std::vector<void*> kept_addresses;
     Types types = std::exchange(kept_types, {});
@@ -162,7 +162,7 @@ XlaScope::XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch, con
     : scope_(stream, [&scratch, device, call, this](std::int64_t bytes) -> std::shared_ptr<void> {
           if (bytes == 0) return {};
           if (is_cuda_recording()) return recorded_memory().take(call, device, taken_++, bytes);
-          // XLA refuses to promise as much.
+          // XLA refuses requests for this alignment.
           constexpr std::size_t kAlignment = 256;
           std::size_t room = static_cast<std::size_t>(bytes) + kAlignment - 1;
           void* memory = scratch.Allocate(room).value_or(nullptr);

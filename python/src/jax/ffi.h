@@ -1,4 +1,4 @@
-// What the XLA FFI handlers of tilewright.jax._ffi share: call sites, buffers as tensors, errors.
+// Shared by the XLA FFI handlers of tilewright.jax._ffi: call sites, buffers as tensors, errors.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -25,7 +25,7 @@ namespace tilewright::jax {
 namespace nb = nanobind;
 namespace ffi = xla::ffi;
 
-/// The attributes of a custom call. The Python side always gives them; absence is our error.
+/// The attributes of a custom call. Python always passes them: a missing one is an internal error.
 class Attributes {
   public:
     explicit Attributes(const ffi::Dictionary& values) : values_(values) {}
@@ -54,8 +54,9 @@ struct CustomCall {
     Device device;
 };
 
-/// What is made of the attributes of calls, by their attribute `site`: a digest of the others.
-/// Calls with equal attributes share it, on all devices and threads. The latest used ones are kept.
+/// What is made from the attributes of calls, keyed by the attribute `site`, a digest of the
+/// others. Calls with equal attributes share it, on all devices and threads. The most recently used
+/// ones are kept.
 template <typename Site>
 class Sites {
   public:
@@ -86,10 +87,10 @@ ffi::Error guarded(Body body) {
 
 CustomCall call_on(Device device, ffi::RemainingArgs operands, ffi::RemainingRets results);
 
-/// What calls of one site on the host launched, by the dtypes and shapes of their arrays.
+/// Recorded launches of a site's calls on the host, by the dtypes and shapes of their arrays.
 class Recordings {
   public:
-    /// Repeats what such a call launched or, the first time, runs and records it.
+    /// Repeats the launches of such a call or, the first time, runs and records it.
     void run(ffi::RemainingArgs operands, ffi::RemainingRets results,
              const std::function<void(const CustomCall&)>& run);
 
@@ -98,8 +99,8 @@ class Recordings {
     Memo<Types, std::shared_ptr<const Recording>> known_{"recordings of JAX", 64};
 };
 
-/// Until it ends, this thread's GPU work goes to XLA's stream and temporary memory is XLA's or,
-/// while a command buffer is recorded, that of the call, which `call` identifies.
+/// While it lives, this thread's GPU work goes to XLA's stream, and temporary memory is XLA's or,
+/// while a command buffer is recorded, that kept for the call that `call` identifies.
 class XlaScope {
   public:
     XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch, const void* call);
@@ -109,9 +110,9 @@ class XlaScope {
     CudaScope scope_;
 };
 
-/// The host's calls of one site. What the first call with arrays of some dtypes and shapes launches
-/// is recorded, and later ones repeat it, where the site's `repeats()` says that nothing else
-/// decides.
+/// A site's calls on the host. If the site's `repeats()` says that only dtypes and shapes decide
+/// what is launched, the launches of the first call with each are recorded, and later calls repeat
+/// them.
 template <typename Site>
 class HostSite {
   public:
@@ -127,8 +128,8 @@ class HostSite {
     mutable Recordings recordings_;
 };
 
-/// The handler of `Site`, a class made from Attributes whose `run(const CustomCall&) const`
-/// executes, on the host.
+/// The host handler of `Site`, a class that is constructed from Attributes and whose `run(const
+/// CustomCall&) const` executes a call.
 template <typename Site>
 nb::capsule host_handler() {
     constexpr auto kRun = [](ffi::RemainingArgs operands, ffi::RemainingRets results,
@@ -140,9 +141,9 @@ nb::capsule host_handler() {
     return nb::capsule(reinterpret_cast<void*>(kHandler));
 }
 
-/// Whether work of a call may be recorded in a command buffer of XLA: it does the same every time
-/// and neither reads arrays on the host nor waits. Its first run, which compiles and loads kernels,
-/// is not recorded by XLA.
+/// Whether XLA may record a call in a command buffer: it must do the same every time and neither
+/// read arrays on the host nor wait. XLA does not record the first run, which compiles and loads
+/// kernels.
 enum class CommandBuffers : std::uint8_t { no, yes };
 
 /// The same on CUDA.
@@ -152,7 +153,8 @@ nb::capsule cuda_handler() {
                              ffi::RemainingArgs operands, ffi::RemainingRets results,
                              ffi::Dictionary attributes) {
         return guarded([&] {
-            // Every call has attributes of its own, at one place as long as it may run.
+            // Each call has its own attributes, whose address stays the same for as long as it may
+            // run.
             const void* const call = Attributes(attributes).get<std::string_view>("site").data();
             const XlaScope scope(stream, device, scratch, call);
             Sites<Site>::get(attributes)->run(call_on(Device::cuda(device), operands, results));

@@ -4,7 +4,7 @@
 NB_MODULE(_ffi, module) {
     using namespace tilewright::jax;
     module.doc() = "XLA FFI handlers. Users import tilewright.jax, not this module.";
-    module.attr("jaxlib_version") = TW_JAXLIB_VERSION;  // whose headers these are
+    module.attr("jaxlib_version") = TW_JAXLIB_VERSION;  // whose headers this was built with
     module.attr("api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
     module.def("targets", [] {
         nb::list targets;
@@ -14,7 +14,7 @@ NB_MODULE(_ffi, module) {
         add_program_targets(targets);
         return targets;
     });
-    // The texts are those of C++; InternalError stays what it is there, a RuntimeError.
+    // The texts are C++'s; InternalError becomes a RuntimeError.
     nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
         try {
             std::rethrow_exception(pointer);

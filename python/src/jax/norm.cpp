@@ -6,7 +6,7 @@
 namespace tilewright::jax {
 namespace {
 
-/// Hands out operands, or results, in order; those that the call was made without are undefined.
+/// Returns operands, or results, in order; those that the call was made without are undefined.
 class Sequence {
   public:
     explicit Sequence(const std::vector<Tensor>& tensors) : next_(tensors.begin()) {}

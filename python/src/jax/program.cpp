@@ -16,8 +16,8 @@
 namespace tilewright::jax {
 namespace {
 
-/// Compiled programs by text and options, the latest used ones. Compiling happens when a function
-/// is lowered; an executable of the persistent cache meets its programs at its first run.
+/// Compiled programs by text and options, the most recently used ones. They are compiled when a
+/// function is lowered, or at the first run of an executable from the persistent cache.
 Program compiled(std::string_view ir, const ProgramOptions& options) {
     using Key = std::tuple<Device::Kind, int, bool, bool, std::vector<bool>, std::string>;
     static auto* const kPrograms = new Memo<Key, Program>("programs of JAX", 1024);
@@ -33,8 +33,8 @@ std::vector<bool> undefined_arrays(std::size_t operands, std::string_view aliase
     return undefined;
 }
 
-/// Operands, then results, are the program's Refs. Attributes: `ir`, its text; `checked`;
-/// `profile`; `aliased`, one of 0 and 1 for each result.
+/// The program's Refs are the operands, then the results. Attributes: `ir`, its text; `checked`;
+/// `profile`; `aliased`, a 0 or 1 for each result.
 class ProgramSite {
   public:
     explicit ProgramSite(const Attributes& given)
@@ -93,7 +93,7 @@ void bind_program(nb::module_& module) {
     module.def(
         "program_profile",
         [](const std::string& ir, int operands, const std::string& aliased) -> nb::object {
-            // The type is one of tilewright._core, which the stubs of this module do not know.
+            // The type belongs to tilewright._core, which this module's stubs do not know.
             const auto inputs = static_cast<std::size_t>(operands);
             const ProgramOptions options{.profile = true,
                                          .undefined = undefined_arrays(inputs, aliased)};

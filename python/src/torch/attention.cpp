@@ -1,4 +1,4 @@
-// Attention on tensors of PyTorch.
+// Attention on PyTorch tensors.
 #include "torch/attention.h"
 
 #include <string>
@@ -38,7 +38,7 @@ void TorchAttention::run_on(std::span<const Tensor> arrays, const BlockMask& mas
     python::AttentionOperands given = site_.read(arrays.first(count));
     const auto results = arrays.subspan(count);
     AttentionOptions& options = given.options;
-    options.seed += seed;  // 0 where an operand brings the seed, which is in the options
+    options.seed += seed;  // 0 if an operand holds the seed, which is then in the options
     if (mask.defined()) {
         options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
     }
@@ -59,7 +59,7 @@ void TorchAttention::run_on(std::span<const Tensor> arrays, const BlockMask& mas
     for (const Tensor& gradient : gradients.captured) results[next++].copy_from(gradient);
 }
 
-/// Memory of the library's own: a tensor of torch costs a microsecond.
+/// Memory from the library itself: a torch tensor costs a microsecond.
 Tensor TorchAttention::unwanted_lse(const Tensor& query) const {
     const bool bshd = site_.options().layout == Layout::bshd;
     const Tensor::Dims rows{query.dim(0), query.dim(bshd ? 2 : 1), query.dim(bshd ? 1 : 2)};

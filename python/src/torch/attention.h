@@ -1,4 +1,4 @@
-// Attention of one spec on tensors of PyTorch.
+// Attention by one spec on PyTorch tensors.
 #pragma once
 
 #include <array>
@@ -10,15 +10,15 @@
 
 namespace tilewright::torch {
 
-/// Attention of one spec, forward or backward.
+/// Attention by one spec, forward or backward.
 class TorchAttention {
   public:
-    /// `wanted`: which gradients of query, key and value are.
+    /// `wanted`: which of the gradients of query, key and value are needed.
     TorchAttention(const python::AttentionSpec& spec, bool is_backward, std::array<bool, 3> wanted)
         : site_(spec), is_backward_(is_backward), wanted_(wanted) {}
 
-    /// See Calls. block_mask: None or an object that has the core's mask as `_core`; it comes first
-    /// among the arguments of `site.results`.
+    /// See Calls. block_mask: None, or an object with the core's mask as `_core`; it is the first
+    /// argument of `site.results`.
     nb::object call(nb::handle site, nb::sequence operands, nb::handle block_mask,
                     std::uint64_t seed);
     /// The same on operands that are plain tensors.

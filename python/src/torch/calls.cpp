@@ -1,4 +1,4 @@
-// Calls of one operation on tensors of PyTorch.
+// Calls of one operation on PyTorch tensors.
 #include "torch/calls.h"
 
 #include <utility>
@@ -6,7 +6,7 @@
 namespace tilewright::torch {
 namespace {
 
-/// torch.set_num_threads holds for the library's threads too.
+/// Makes torch.set_num_threads apply to the library's threads too.
 void follow_threads() {
     static long seen = -1;  // the GIL guards it
     const long number = PyLong_AsLong(value_of(torch().num_threads).ptr());
@@ -15,7 +15,7 @@ void follow_threads() {
     nb::handle(torch().follow_threads)(number);
 }
 
-/// Whether torch.empty_like of an operand makes what these arguments of torch.empty_strided do.
+/// Whether torch.empty_like of an operand equals torch.empty_strided with these arguments.
 bool is_like(nb::handle operand, const DLTensor& view, nb::handle arguments) {
     const auto given = nb::borrow<nb::tuple>(arguments);
     const auto equal = [&](const std::int64_t* numbers, nb::handle wanted) {
@@ -65,7 +65,8 @@ nb::object Calls::call(nb::handle site, Arguments& arguments, const CallDetails&
         std::shared_ptr<const Recording> recording;
         bool records = false;
         if (repeats) {
-            constexpr int kTries = 3;  // the first call may make what later ones find, as plans
+            constexpr int kTries =
+                3;  // the first call may make what later ones only look up, such as plans
             const std::scoped_lock lock(shape->mutex);
             recording = shape->recording;
             records = !recording && shape->tried < kTries;
@@ -86,7 +87,7 @@ nb::object Calls::call(nb::handle site, Arguments& arguments, const CallDetails&
     });
     nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(results.size())));
     for (std::size_t i = 0; i < results.size(); ++i) {
-        // The macro is none of the stable ABI. A new tuple takes any item.
+        // The macro is not in the stable ABI; a new tuple accepts any item.
         PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), results[i].object.release().ptr());
     }
     return tuple;

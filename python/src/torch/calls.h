@@ -1,4 +1,4 @@
-// Calls of one operation on tensors of PyTorch: results by torch's allocator, launches repeated.
+// Calls of one operation on PyTorch tensors: results from torch's allocator, launches repeated.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@
 
 namespace tilewright::torch {
 
-/// What one call needs beside its operands.
+/// What one call needs besides its operands.
 struct CallDetails {
-    nb::handle first_argument;          ///< of `site.results`, before the operands; may be null
-    std::shared_ptr<const void> state;  ///< belongs to the types of a call; may be null
+    nb::handle first_argument;  ///< passed to `site.results` before the operands; may be null
+    std::shared_ptr<const void> state;  ///< part of a call's types; may be null
     bool repeats = true;                ///< whether types decide what is launched
 };
 
-/// Remembers, by the types of operands, what to return and, on the CPU, what was launched.
+/// Remembers what to return and, on the CPU, what was launched, by the types of the operands.
 class Calls {
   public:
     /// Runs on operands, then results.
     using Run = std::function<void(std::span<const Tensor> arrays)>;
 
-    /// A tuple of results, or None unless all operands are plain tensors. Types that come for the
-    /// first time are checked by `site.results(*operands)`, which gives the arguments of
-    /// torch.empty_strided for each result.
+    /// A tuple of results, or None unless all operands are plain tensors. New types are checked by
+    /// `site.results(*operands)`, which returns the arguments of torch.empty_strided for each
+    /// result.
     nb::object call(nb::handle site, nb::sequence operands, const CallDetails& details,
                     const Run& run);
     /// The same on operands that are plain tensors.
@@ -44,18 +44,18 @@ class Calls {
     struct Shape {
         std::vector<std::int64_t> types;
         std::vector<Wanted> results;
-        std::shared_ptr<const void> state;  ///< held, since types name it by its address
+        std::shared_ptr<const void> state;  ///< kept alive, since types contain its address
 
         std::mutex mutex;
         std::shared_ptr<const Recording> recording;
-        int tried = 0;  ///< recordings
+        int tried = 0;  ///< recordings attempted
     };
     std::shared_ptr<Shape> find(const std::vector<std::int64_t>& types) const;
     std::shared_ptr<Shape> learn(nb::handle site, const Arguments& arguments,
                                  const CallDetails& details);
 
     static constexpr std::size_t kMostShapes = 64;
-    std::vector<std::shared_ptr<Shape>> shapes_;  ///< latest last; the GIL guards them
+    std::vector<std::shared_ptr<Shape>> shapes_;  ///< latest last; guarded by the GIL
 };
 
 }  // namespace tilewright::torch

@@ -1,4 +1,4 @@
-// Tensors of PyTorch as views, results from its allocator, its streams.
+// PyTorch tensors as views, results from its allocator, its streams.
 #include "torch/exchange.h"
 
 #include <string>
@@ -15,8 +15,8 @@ Torch& state() {
     return torch;
 }
 
-/// Views that are no memory of ours to read as it stands have strides other than dense ones: the
-/// imaginary part of a conjugate is every second element, negated.
+/// Views whose memory cannot be read directly do not have dense strides: the imaginary part of a
+/// conjugate is every second element, negated.
 bool may_be_negative(const DLTensor& view) {
     const int last = view.ndim - 1;
     return last < 0 || view.shape[last] <= 1 || view.strides[last] != 1;
@@ -28,7 +28,7 @@ bool is_negative(PyObject* object) {
     return negative.is(Py_True);
 }
 
-/// Memory of torch's allocator, on its stream: it may be used again once the work is queued.
+/// Memory from torch's allocator, on its stream: it may be reused once the work is queued.
 std::shared_ptr<void> torch_memory(DLDevice device, std::int64_t bytes) {
     if (bytes == 0) return {};
     DLTensor prototype{};
@@ -45,7 +45,7 @@ std::shared_ptr<void> torch_memory(DLDevice device, std::int64_t bytes) {
     return {address_of(managed->dl_tensor), [managed](void*) { managed->deleter(managed); }};
 }
 
-/// Finds the functions of the version that we know, which may follow newer ones.
+/// Finds the functions of the version that we know; a newer one may come first in the list.
 const DLPackExchangeAPI* find_api(nb::handle capsule) {
     constexpr std::uint32_t kMajor = 1;
     const auto* header = static_cast<const DLPackExchangeAPIHeader*>(
@@ -70,7 +70,7 @@ bool Arguments::view_of(nb::handle object, DLTensor& view) {
     const PyTypeObject* const type = Py_TYPE(object.ptr());
     if (type != torch().tensor && type != torch().parameter) return false;
     if (torch().api->dltensor_from_py_object_no_sync(object.ptr(), &view) != 0) {
-        PyErr_Clear();  // a meta tensor, one of another layout: others say what is wrong with it
+        PyErr_Clear();  // a meta tensor or another layout: reported elsewhere
         return false;
     }
     if (view.device.device_type != kDLCPU && view.device.device_type != kDLCUDA) return false;
@@ -113,7 +113,7 @@ void* address_of(const DLTensor& view) {
 }
 
 Tensor tensor_of(const DLTensor& view) {
-    // Its owner does nothing: the caller's objects outlive the call.
+    // Its deleter frees nothing else: the caller's objects outlive the call.
     auto* managed = new DLManagedTensor{view, nullptr, [](DLManagedTensor* self) { delete self; }};
     return Tensor::from_dlpack(managed);
 }
@@ -156,7 +156,7 @@ void bind_exchange(nb::module_& module) {
             tilewright::torch::Torch& state = tilewright::torch::state();
             const nb::object tensor = torch.attr("Tensor");
             state.api = tilewright::torch::find_api(tensor.attr("__dlpack_c_exchange_api__"));
-            // Kept for as long as the process lives, as torch itself is.
+            // Kept for as long as the process lives, like torch itself.
             state.tensor = reinterpret_cast<PyTypeObject*>(nb::object(tensor).release().ptr());
             state.parameter =
                 reinterpret_cast<PyTypeObject*>(nb::borrow(parameter).release().ptr());

@@ -1,4 +1,4 @@
-// Tensors of PyTorch through DLPack's exchange functions: no torch at build or link time.
+// PyTorch tensors through DLPack's exchange functions, without torch at build or link time.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,25 +17,25 @@ namespace tilewright::torch {
 
 namespace nb = nanobind;
 
-/// What `bind` takes from the module torch, once: its exchange functions and what makes tensors.
+/// What `bind` takes from the module torch, once: exchange functions and tensor constructors.
 struct Torch {
     const DLPackExchangeAPI* api = nullptr;
     PyTypeObject *tensor = nullptr, *parameter = nullptr;
     PyObject *empty_strided = nullptr, *empty_like = nullptr;
     PyObject* num_threads = nullptr;     ///< torch.get_num_threads
-    PyObject* follow_threads = nullptr;  ///< takes a new number of torch's threads over
-    PyObject* bad_input = nullptr;       ///< the class of errors about arguments
+    PyObject* follow_threads = nullptr;  ///< adopts a new number of torch's threads
+    PyObject* bad_input = nullptr;       ///< the error class for bad arguments
 };
 const Torch& torch();
 
-/// An attribute, by a name from PyUnicode_InternFromString.
+/// An attribute, its name from PyUnicode_InternFromString.
 inline nb::object attribute(nb::handle object, PyObject* name) {
     nb::object value = nb::steal(PyObject_GetAttr(object.ptr(), name));
     if (!value.is_valid()) nb::raise_python_error();
     return value;
 }
 
-/// What a function of Python without arguments returns.
+/// The result of a Python function without arguments.
 inline nb::object value_of(PyObject* function) {
     nb::object value = nb::steal(PyObject_CallNoArgs(function));
     if (!value.is_valid()) nb::raise_python_error();
@@ -45,12 +45,12 @@ inline nb::object value_of(PyObject* function) {
 /// Views of the tensors of one call, which their objects keep alive.
 class Arguments {
   public:
-    /// Adds a tensor; false if the object is no plain one of the CPU or of a GPU: of a subclass,
-    /// fake, a negative view.
+    /// Adds a tensor; false unless the object is a plain one on the CPU or a GPU: not of a
+    /// subclass, fake, or a negative view.
     bool add(nb::handle object);
     /// The same with its view.
     void add(nb::handle object, const DLTensor& view);
-    /// The view of a plain tensor, not added.
+    /// The view of a plain tensor, without adding it.
     static bool view_of(nb::handle object, DLTensor& view);
 
     std::size_t size() const { return views_.size(); }
@@ -58,7 +58,7 @@ class Arguments {
     const std::vector<DLTensor>& views() const { return views_; }
     /// dtype, device, shape and strides of each.
     const std::vector<std::int64_t>& types() const { return types_; }
-    /// For what else a call depends on.
+    /// Adds anything else that a call depends on.
     void add_type(std::int64_t word) { types_.push_back(word); }
     std::vector<Tensor> tensors() const;
     std::vector<void*> addresses() const;
@@ -74,15 +74,15 @@ struct Result {
     nb::object object;
     DLTensor view;
 };
-/// `arguments`: those of torch.empty_strided, ((size, stride), {dtype, device}); `like`: a tensor
-/// without gaps that has all of them, which torch copies them from sooner, or null.
+/// `arguments`: those of torch.empty_strided, ((size, stride), {dtype, device}); `like`: a dense
+/// tensor with the same properties, from which torch makes the result faster, or null.
 Result make_result(nb::handle arguments, nb::handle like);
 
 Tensor tensor_of(const DLTensor& view);
 void* address_of(const DLTensor& view);
 
-/// Until it ends, this thread's GPU work goes to torch's stream of a device, and temporary memory
-/// is torch's. Nothing on the CPU.
+/// While it lives, this thread's GPU work goes to torch's stream on a device, and temporary memory
+/// is torch's. Does nothing on the CPU.
 class TorchScope {
   public:
     explicit TorchScope(DLDevice device);
@@ -91,7 +91,7 @@ class TorchScope {
     std::unique_ptr<CudaScope> scope_;
 };
 
-/// Runs `body`, without the GIL; errors about arguments become the front end's class.
+/// Runs `body` without the GIL; argument errors become the front end's class.
 template <typename Body>
 void run_released(Body body) {
     std::string message;

@@ -1,4 +1,4 @@
-// Calls of flex_attention that are like earlier ones.
+// Recognises calls of flex_attention that are like earlier ones.
 #include "torch/known_calls.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ const CallNames& call_names() {
     return kNames;
 }
 
-/// The same object, or an equal one of the same type.
+/// Whether they are the same object, or equal and of the same type.
 bool equal(nb::handle a, nb::handle b) {
     if (a.is(b)) return true;
     if (Py_TYPE(a.ptr()) != Py_TYPE(b.ptr())) return false;
@@ -29,7 +29,7 @@ bool equal(nb::handle a, nb::handle b) {
     return result == 1;
 }
 
-/// The code of a function written in Python, None of None, null of everything else.
+/// The code of a Python function, None for None, null for everything else.
 nb::object code_of(nb::handle mod) {
     if (mod.is_none()) return nb::none();
     static PyTypeObject* const kFunction = [] {
@@ -58,7 +58,7 @@ bool same_mod(const KnownCalls::KnownMod& a, const KnownCalls::KnownMod& b) {
     return a.code.is(b.code) && a.plan == b.plan;
 }
 
-/// (function or None, plan, order) -> what is known of a mod.
+/// What is known of a mod, from (function or None, plan, order).
 KnownCalls::KnownMod known_mod(const nb::tuple& given) {
     KnownCalls::KnownMod mod{code_of(given[0]), nb::borrow(given[1])};
     if (!mod.owner.is_none()) {
@@ -201,7 +201,7 @@ void bind_known_calls(nb::module_& module) {
             nb::arg("mask"), nb::arg("captures_require_grad"), nb::arg("gradient"), nb::arg("site"))
         .def("clear", &KnownCalls::clear)
         .def("entry", [](nb::handle self) -> nb::callable {
-            // A function of C: nanobind would look at each argument.
+            // A plain C function: nanobind would examine each argument.
             static PyMethodDef definition{
                 "known_call",
                 reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(

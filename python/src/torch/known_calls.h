@@ -1,4 +1,4 @@
-// Calls of flex_attention that are like earlier ones, found without a step of Python.
+// Recognises calls of flex_attention that are like earlier ones, without running Python code.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace tilewright::torch {
 
-/// Remembers what earlier calls were, but for their tensors.
+/// Remembers earlier calls without their tensors.
 class KnownCalls {
   public:
     /// Arguments of a call, in order.
@@ -23,7 +23,7 @@ class KnownCalls {
         kMaskMod,
         kBlockMask,
         kKernelOptions,
-        kExtras,  ///< whether there are other operands
+        kExtras,  ///< whether there are further operands
         kFirstOption,
         kOptions = 10,  ///< scale and so on, which must be equal
         kCount = kFirstOption + kOptions,
@@ -48,25 +48,25 @@ class KnownCalls {
     };
 
     /// `torch_functions`: those that tell what torch would do around a call: the number of dispatch
-    /// modes, the transform, autocast, grad mode, deterministic algorithms. `apply`: of the
-    /// autograd Function, called with the site, the block mask, the seed and operands. `mask_type`:
-    /// that of block masks with a `_core`.
+    /// modes, the transform, autocast, grad mode, deterministic algorithms. `apply`: the autograd
+    /// Function's, called with the site, the block mask, the seed and the operands. `mask_type`:
+    /// the type of block masks with a `_core`.
     KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object mask_type);
 
     void remember(std::shared_ptr<const Known> known);
     void clear() { known_.clear(); }
-    /// The results of a call, None of one that is not known.
+    /// The results of a call; None if it is not known.
     nb::object call(PyObject* const* arguments);
 
   private:
-    /// Adds the captures of mods to the operands; `kept` holds them.
+    /// Adds the captures of mods to the operands; `kept` keeps them alive.
     std::shared_ptr<const Known> find(PyObject* const* arguments, Arguments& operands,
                                       std::vector<nb::object>& kept) const;
     bool is_plain() const;
 
     nb::object modes_, transform_, autocast_, grad_enabled_, deterministic_, apply_, mask_type_;
     static constexpr std::size_t kMost = 64;
-    std::vector<std::shared_ptr<const Known>> known_;  ///< the GIL guards it
+    std::vector<std::shared_ptr<const Known>> known_;  ///< guarded by the GIL
 };
 
 }  // namespace tilewright::torch

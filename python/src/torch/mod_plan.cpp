@@ -1,4 +1,4 @@
-// What functions of one code read, place by place.
+// What functions with the same code read, place by place.
 #include "torch/mod_plan.h"
 
 #include "bindings.h"
@@ -6,7 +6,7 @@
 namespace tilewright::torch {
 namespace {
 
-/// Names of attributes, made once.
+/// Names of attributes, interned once.
 struct PlanNames {
     PyObject* closure = PyUnicode_InternFromString("__closure__");
     PyObject* globals = PyUnicode_InternFromString("__globals__");

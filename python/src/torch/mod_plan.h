@@ -1,4 +1,4 @@
-// What functions of one code read, place by place.
+// What functions with the same code read, place by place.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace tilewright::torch {
 
-/// Tells whether another function of the same code reads what an earlier one did: equal numbers,
+/// Tells whether another function with the same code reads what an earlier one did: equal numbers,
 /// the same objects, and tensors of the same dtypes, ranks and devices.
 class ModPlan {
   public:
-    /// `steps`: (place, kind, expected). A place is the number of a cell of the closure or the name
-    /// of a global; kinds are those below, what is expected of a tensor is (type, requires_grad,
-    /// the tensor itself).
+    /// `steps`: (place, kind, expected). A place is the index of a closure cell or the name of a
+    /// global; kinds are those below; for a tensor, `expected` is (type, requires_grad, the tensor
+    /// itself).
     explicit ModPlan(nb::sequence steps);
 
-    /// Appends the tensors and their views; false where the function reads something else, or a
+    /// Appends the tensors and their views; false if the function reads something else, or one
     /// tensor twice.
     bool read(nb::handle function, std::vector<nb::object>& tensors,
               std::vector<DLTensor>& views) const;

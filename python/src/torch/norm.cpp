@@ -1,4 +1,4 @@
-// The norms on tensors of PyTorch.
+// The norms on PyTorch tensors.
 #include "tilewright/norm.h"
 
 #include <span>
@@ -9,7 +9,7 @@
 namespace tilewright::torch {
 namespace {
 
-/// Hands out tensors in order; those that the call was made without are undefined.
+/// Returns tensors in order; those that the call was made without are undefined.
 class Sequence {
   public:
     explicit Sequence(std::span<const Tensor> tensors) : next_(tensors.begin()) {}

@@ -21,7 +21,7 @@ _FLOATS = (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16)
 
 
 class AuxOutput(NamedTuple):
-    """Auxiliary results; None for what was not asked for."""
+    """Auxiliary results; None for those that were not requested."""
 
     lse: jax.Array | None = None  #: (B, Hq, L), natural log of the softmax's denominator
     max_scores: jax.Array | None = None  #: (B, Hq, L), of the scores after mods; no gradient
@@ -58,28 +58,29 @@ def flex_attention(
     """``softmax(mask(score_mod(scale * Q K^T))) V`` in one pass, in memory O(L + S).
 
     Shapes, for layout "bhsd" ("bshd": sequence before heads):
-      query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), of one dtype out of float32,
-      float64, float16, bfloat16. Hq a multiple of Hkv; unequal ones need enable_gqa=True.
+      query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), all float32, float64, float16
+      or bfloat16. Hq is a multiple of Hkv; if they differ, enable_gqa=True is required.
 
     score_mod(score, b, h, q_idx, kv_idx) -> score and mask_mod(b, h, q_idx, kv_idx) -> bool are
-    functions of scalars in jnp, or objects of `scores` and `masks`. Arrays of their closures may be
+    functions of scalars in jnp, or objects of `scores` and `masks`. Arrays in their closures may be
     traced; float arrays that score_mod reads have gradients. block_mask: a BlockMask of this module
-    or of tilewright. causal: kv <= q; window=(left, right): q - left <= kv <= q + right, -1
-    unbounded; segment_ids (B, L), kv_segment_ids (B, S): only equal ids attend. Several masks:
-    their intersection.
+    or of tilewright. causal: kv <= q; window=(left, right): q - left <= kv <= q + right, -1 is
+    unbounded; segment_ids (B, L), kv_segment_ids (B, S): only equal ids attend. Several masks are
+    intersected. Positions count from the top left.
+
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
-    kv_lengths (B,): keys from there on do not exist, whatever the arrays hold; with cu_seqlens (N,).
-    sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
-    by philox(seed, b, h, q, kv); seed an integer or a scalar array. scale: None is 1 / sqrt(E); a
-    traced scale has a gradient, and is applied in front of score_mod.
+    kv_lengths (B,), or (N,) with cu_seqlens: keys from there on are ignored, whatever the arrays
+    hold. sinks (Hq,): one more logit per head in the denominator. dropout: the fraction of
+    probabilities dropped by philox(seed, b, h, q, kv); seed is an integer or a scalar array. scale:
+    None is 1 / sqrt(E); a traced scale has a gradient, and is applied before score_mod.
     kernel_options: torch's names, taken as hints, as in `tilewright.flex_attention`; checked=True
-    runs in the checked mode: bounds, NaN poison, races. Slow.
+    runs in the checked mode: bounds, undefined values, races. Slow.
 
     Returns out (B, Hq, L, Ev) in query's layout; with return_lse=True (out, lse); with
-    return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend: out 0, lse -inf.
-    Differentiable once, in reverse mode, by query, key, value, sinks and captured arrays, through
-    out and lse. ValueError, TypeError or NotImplementedError, naming the argument, where something
-    does not fit; XLA errors with the same text for what only the values show.
+    return_aux=AuxRequest(...) (out, AuxOutput). A row with nothing to attend to gives out 0 and lse
+    -inf. Differentiable once, in reverse mode, in query, key, value, sinks and captured arrays,
+    through out and lse. Raises ValueError, TypeError or NotImplementedError, naming the argument,
+    if something does not fit, and XLA errors with the same text for what only values reveal.
     """
     arguments = AttentionArguments(**locals())
     op = "flex_attention"
@@ -163,14 +164,14 @@ def flex_attention(
 
 
 def _names(mod):
-    """Of the arrays that a mod reads; some of them may have none."""
+    """Names of the arrays that a mod reads; some of them may have none."""
     names = mod.names or [""] * len(mod.arrays)
     return [name or str(i) for i, name in enumerate(names)]
 
 
 def _by_batch(operands, score, mask, batch):
-    """(place, dimension) of arrays of mods that hold one entry for each batch, as per-example
-    document ids do: they are split with the batch."""
+    """(position, dimension) of arrays of mods that hold one entry per batch, such as the document
+    ids of each example: they are split along with the batch."""
     found, place = [], len(operands) - len(score.arrays) - len(mask.arrays)
     for mod in (score, mask):
         letters = _core.mod_axes(mod.text) if mod.text else []
@@ -183,7 +184,7 @@ def _by_batch(operands, score, mask, batch):
 
 
 def _scaled(op, score_mod, scale, dtype):
-    """The score mod after a multiplication by a traced scale."""
+    """The score mod, applied after multiplying by a traced scale."""
     if scale.shape != () or not jnp.issubdtype(scale.dtype, jnp.number):
         raise TypeError(f"[{op}] expected scale to be a number but got {_type(scale)}")
     scale = scale.astype(dtype)
@@ -210,7 +211,7 @@ def _arrays(op, arguments):
 
 
 def _check(op, arrays, layout, enable_gqa):
-    """The sizes that mods see; ValueError or TypeError for what does not fit."""
+    """The sizes that mods see; ValueError or TypeError for arrays that do not fit."""
     query = arrays["query"]
     for name in ("query", "key", "value"):
         array = arrays[name]
@@ -354,12 +355,12 @@ def _window(op, arguments):
     left, right = arguments.window_bounds(op)
     if left < -1 or right < -1:
         raise ValueError(f"[{op}] expected window bounds of at least -1 but got {(left, right)}")
-    unbounded = 1 << 62  # further apart than positions are
+    unbounded = 1 << 62  # more than positions can be apart
     return min(left, unbounded), min(right, unbounded)
 
 
 def _seed(op, seed):
-    """As two words, low half first."""
+    """The seed as two words, low half first."""
     if isinstance(seed, int | np.integer):
         bits = int(seed) % (1 << 64)
         return jnp.array([bits & 0xFFFFFFFF, bits >> 32], jnp.uint32)

@@ -1,4 +1,4 @@
-"""The primitives of attention, forward and backward, and the rule that ties them together."""
+"""The primitives of attention, forward and backward, and the custom_vjp that connects them."""
 
 import dataclasses
 import functools
@@ -25,11 +25,11 @@ _BATCHED = frozenset(
 
 
 def split_host(operands):
-    """(name, array) of what stays an operand, and Spec.host.
+    """Returns the (name, array) pairs that stay operands, and Spec.host.
 
-    On a GPU the host would have to wait for operands that it reads. So what is known while a
-    function is traced becomes part of the call there, and a mask is copied to the GPU once. Outside
-    of a trace every array would be a program of its own: they stay operands.
+    On a GPU the host would have to wait for operands that it reads, so there values known while a
+    function is traced become part of the call, and a mask is copied to the GPU once. Outside of a
+    trace each array would need a program of its own: they stay operands.
     """
     traced = any(isinstance(array, jax.core.Tracer) for _, array in operands)
     if not traced or jax.default_backend() == "cpu":
@@ -46,7 +46,7 @@ def split_host(operands):
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """One call of attention but for its arrays; src/jax/attention.cpp reads it."""
+    """Everything about one attention call except its arrays; src/jax/attention.cpp reads it."""
 
     operands: tuple  #: names of the operands, in order
     score_mod: str  #: text of a mod, or ""
@@ -118,11 +118,11 @@ class Spec:
         return self.labels[place] if place < len(self.labels) else self.operands[place]
 
     def named(self, operands):
-        """The first operand of each name."""
+        """{name: operand}, the first one of each name."""
         return dict(zip(reversed(self.operands), reversed(operands), strict=True))
 
     def named_arrays(self):
-        """The names of all arrays, of operands and of those known by now."""
+        """The names of all arrays: operands, and arrays known while tracing."""
         return {*self.operands, *(name for name, _ in self.host)}
 
     def results(self, *operands):
@@ -179,7 +179,7 @@ class Spec:
                 joined.append(wide.reshape(size * wide.shape[1], *wide.shape[2:]))
                 continue
             if name == "dscore" and self.backward and not m:
-                x, m = jnp.broadcast_to(x, (size, *x.shape)), True  # each has a gradient of its own
+                x, m = jnp.broadcast_to(x, (size, *x.shape)), True  # one gradient each
             if name in ("score", "dscore", "mask"):
                 mapped_arrays["mask" if name == "mask" else "score"].append(m)
             joined.append(x)
@@ -200,11 +200,11 @@ class Spec:
             for name, x in zip(names, results, strict=True)
         ], [0] * len(results)
 
-    # ---- Shards: batch and heads may be split over devices.
+    # ---- Sharding: batch and heads may be split over devices.
 
     def _dims(self, name, rank, place):
-        """What the dimensions of an operand are: b, H (query heads), K (kv heads), or a name for
-        what every device needs whole."""
+        """A name for each dimension of an operand: b, H (query heads), K (kv heads), or another for
+        those that every device needs whole."""
         heads = {"query": "H", "key": "K", "value": "K", "out": "H", "dout": "H"}.get(name)
         if heads:
             length = "s" if heads == "K" else "l"
@@ -257,7 +257,7 @@ class Spec:
         splittable = {"b", "k", "g"} if kv_heads == 1 else {"b", "k"}
         whole = [name for name in dict.fromkeys(re.findall(r"\w+", rule)) if name not in splittable]
         sizes = {"g": group} if "(" in terms["H"] else {}
-        # Shardy wants the names in the order in which they first appear.
+        # Shardy expects the names in the order in which they first appear.
         return rule, {"need_replication_factors": tuple(whole), **sizes}
 
     def shard(self, mesh, operands, results):
@@ -285,7 +285,7 @@ class Spec:
             "key": () if kv_axes else head_axes,
             "value": () if kv_axes else head_axes,
         }
-        own = {place for place, _ in self.by_batch}  # hold the batches of the shard alone
+        own = {place for place, _ in self.by_batch}  # they hold the shard's batches only
         axes = [
             head_axes if place in own else over.get(name, ())
             for place, name in enumerate(self.operands)
@@ -294,11 +294,11 @@ class Spec:
         return [_summed(x, a) for x, a in zip(results, axes, strict=True)]
 
     def _with_origin(self, batch_axes, head_axes, operands):
-        """The call of one shard, whose mods, dropout and masks count batches and heads from those of
-        the first shard.
+        """The call of one shard, whose mods, dropout and masks count batches and heads of the
+        whole.
 
-        Mods read from an array where their shard begins: to an engine these are mods like others.
-        Dropout, derivatives of mods and parts of masks need the origin itself, on the host.
+        Mods read where their shard begins from an array, so that engines see ordinary mods.
+        Dropout, derivatives of mods and slices of masks need the origin itself, on the host.
         """
         query = self.named(operands)["query"]
         batch, heads = query.shape[0], query.shape[2 if self.bshd else 1]
@@ -321,7 +321,7 @@ class Spec:
                 pairs.insert(first, (kinds[0], origin))
         if changes["counts_from_origin"] or max(self.mask_batches, self.mask_heads) > 1:
             pairs.insert(0, ("origin", origin))
-        changes |= {"by_batch": (), "labels": ()}  # whose places are those of the whole call
+        changes |= {"by_batch": (), "labels": ()}  # their positions refer to the whole call
         spec = dataclasses.replace(self, operands=tuple(name for name, _ in pairs), **changes)
         return spec, [x for _, x in pairs]
 
@@ -345,8 +345,8 @@ def _batched(text, batch, mapped):
 
 
 def on_mesh(spec, operands):
-    """out, lse and, if wanted, max_scores, as one call or, where batch or heads are split over
-    explicit axes, one for every shard."""
+    """out, lse and, if requested, max_scores: from one call, or from one per shard where batch or
+    heads are split over explicit axes."""
 
     def local(*shards):
         own, given = spec, shards
@@ -362,12 +362,12 @@ def on_mesh(spec, operands):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention(spec, *operands):
-    """out, lse and, if wanted, max_scores. The last has no gradient."""
+    """out, lse and, if requested, max_scores, which has no gradient."""
     return tuple(spec(*operands))
 
 
 def _forward(spec, *operands):
-    # A forward does not read the derivative of a mod that has one of its own.
+    # The forward pass does not read the derivative of a mod that has a rule of its own.
     known = not spec.derivative
     out, lse, *rest = dataclasses.replace(spec, gradient=known)(*operands)
     return (out, lse, *rest), (operands, out, lse)

@@ -13,10 +13,10 @@ class BlockMask:
     """Which queries attend to which keys, as an argument of `flex_attention`.
 
     A pytree: it may be closed over, passed to and returned from functions under jit. Its data is
-    one array of words, equal for every kernel; `create_block_mask` under jit with traced arrays
-    keeps the mask as a function of positions, which attention evaluates. All but ``&`` needs the
-    data at hand: outside of jit it has what `tilewright.BlockMask` has, see there, and is hashable
-    by content, so that it may be a static argument of jit.
+    one array of words, the same for every kernel; `create_block_mask` under jit with traced arrays
+    keeps the mask as a function of positions, which attention evaluates. Everything but ``&`` needs
+    the data: outside of jit it has the members of `tilewright.BlockMask`, which documents them, and
+    is hashable by content, so that it may be a static argument of jit.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class BlockMask:
         self.shape, self.BLOCK_SIZE = tuple(shape), tuple(block_size)
         self.words, self.kept = tuple(words), tuple(kept)  #: arrays u32 (n); _functions.TracedMod
         self._separate = separate_full_blocks
-        #: Whether a mod depends on the batch, and on the head: then one of them is no other.
+        #: Whether a mod depends on the batch, and on the head: then one's mask is not another's.
         self._reads = tuple(reads)
 
     @classmethod
@@ -46,7 +46,8 @@ class BlockMask:
         seq_lengths=None,
         compute_q_blocks=True,
     ):
-        """torch's index form, of arrays that are not traced: `tilewright.BlockMask.from_kv_blocks`."""
+        """From torch's index form, as arrays that are not traced; see
+        `tilewright.BlockMask.from_kv_blocks`."""
         op = "from_kv_blocks"
         lists = {
             "kv_num_blocks": kv_num_blocks,
@@ -92,7 +93,7 @@ class BlockMask:
         return self.shape[0]
 
     def __iter__(self):
-        """The masks of the batches."""
+        """Iterates over the batches' masks."""
         return (self[b] for b in range(len(self)))
 
     def __getattr__(self, name):
@@ -100,7 +101,7 @@ class BlockMask:
             raise AttributeError(f"BlockMask has no {name!r}")
         return getattr(self._data(name), name)
 
-    # Notebooks look these up by name.
+    # Notebooks look these methods up by name.
 
     def _repr_svg_(self):
         return self._data("a picture").svg()
@@ -112,7 +113,7 @@ class BlockMask:
         return wrap(self._data("a part")[index])
 
     def to(self, device):
-        """The mask itself: it moves with the arrays of the call that uses it."""
+        """Returns the mask itself: it moves with the arrays of the call that uses it."""
         return self
 
     def shifted(self, q_offset, kv_offset, q_len, kv_len):
@@ -210,7 +211,7 @@ def _concrete(op, name, array):
 
 def _at_hand(op, traced):
     def readable(x):
-        # An array of one GPU stays: the mask is built there.
+        # An array on one GPU stays there, where the mask is built.
         return x if len(x.devices()) == 1 and is_on_gpu(x) else np.asarray(x)
 
     arrays = [_core.capture(to_tensor(op, "arrays", readable(x)), "", False) for x in traced.arrays]
@@ -234,10 +235,9 @@ def create_block_mask(
 
     B, H: batches and heads; None or 1 stands for any number, and None is for masks that do not
     depend on it. device is torch's: "cuda" needs a GPU; the mask moves with the arrays of the call
-    that uses it. Under jit a mask whose arrays are not
-    traced is built while the function is traced; else it is kept as a function and evaluated by the
-    calls that use it, with the same results. BLOCK_SIZE an integer or (q, kv) only matters to the
-    block-level view. _compile is torch's and ignored.
+    that uses it. Under jit a mask whose arrays are not traced is built during tracing; otherwise it
+    is kept as a function and evaluated by the calls that use it, with the same results. BLOCK_SIZE,
+    an integer or (q, kv), only affects the block-level view. _compile is torch's and ignored.
     """
     op = "create_block_mask"
     _check_device(op, device)
@@ -259,8 +259,8 @@ def create_block_mask(
 
 
 def create_mask(mod, B, H, Q_LEN, KV_LEN, device=None):
-    """bool (B, H, Q_LEN, KV_LEN) of a mask mod whose arrays are not traced, on the device (None,
-    "cpu" or "cuda"). B, H: None is 1, for masks that do not depend on the batch or the head."""
+    """bool (B, H, Q_LEN, KV_LEN): where a mask mod, whose arrays are not traced, is true; on the
+    device (None, "cpu" or "cuda"). B, H: None is 1, for masks that do not depend on them."""
     op = "create_mask"
     device = _check_device(op, device)
     shape = _block_mask.sizes(op, B, H, Q_LEN, KV_LEN)
@@ -271,7 +271,7 @@ def create_mask(mod, B, H, Q_LEN, KV_LEN, device=None):
 
 
 def create_scores(score_mod, B, H, Q_LEN, KV_LEN, scores=None):
-    """What score_mod makes of `scores`, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
+    """`scores` after score_mod, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
 
     scores: float32 or float64, of a shape that broadcasts to the result's; zeros by default. B, H:
     None is 1, for mods that do not depend on the batch or the head. Slow.
@@ -285,8 +285,8 @@ def create_scores(score_mod, B, H, Q_LEN, KV_LEN, scores=None):
 
 
 def _traced_at_hand(op, argument, mod, is_mask, shape, B, H, dtype=jnp.float32):
-    """A traced mod whose arrays are not."""
-    bounds = [1 << 31 if n is None else n for n in (B, H)]  # what is read must show
+    """Traces a mod, whose arrays must not be traced."""
+    bounds = [1 << 31 if n is None else n for n in (B, H)]  # not 1: shows what is read
     sizes = _functions.Sizes(*bounds, *shape[2:])
     traced = _mods.trace(op, argument, mod, is_mask, sizes, jnp.dtype(dtype))
     for array in traced.arrays:
@@ -296,7 +296,7 @@ def _traced_at_hand(op, argument, mod, is_mask, shape, B, H, dtype=jnp.float32):
 
 
 def _check_device(op, device):
-    """JAX's device of a name; None for None. ValueError where there is none."""
+    """JAX's device by name; None for None. ValueError if there is none."""
     kind, _, index = str(device).partition(":")
     if kind not in ("None", "cpu", "cuda") or not (index or "0").isdigit():
         raise ValueError(f'[{op}] expected device None, "cpu" or "cuda" but got {device!r}')

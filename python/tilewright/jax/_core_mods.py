@@ -1,6 +1,6 @@
-"""Mods of the core as functions of JAX: one primitive inside the user's mod.
+"""The core's mods as JAX functions: one primitive inside the user's mod.
 
-The back end of mods replaces it by the text of the mod.
+The back end for mods replaces it by the mod's text.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ _mod_p = Primitive("tilewright_mod")
 
 @dataclasses.dataclass(frozen=True)
 class LibraryMod:
-    """What a library function gave: a mod as text, for scores of each width."""
+    """A mod that a library function made, as text for scores of each width."""
 
     name: str
     is_mask: bool
     texts: tuple  #: f32, f64
 
     def apply(self, captures, scalars):
-        """The mod on captures and scalars of the core."""
+        """Applies the mod to the core's captures and scalars."""
         wide = not self.is_mask and scalars[0].dtype == "f64"
         return _core.Mod.from_ir(self.texts[wide], captures)(*scalars)
 
@@ -40,7 +40,7 @@ def _abstract_eval(*operands, mod, arrays):
 
 @_mod_p.def_impl
 def _evaluate(*operands, mod, arrays):
-    """One pair, outside of a mod."""
+    """Evaluates one pair, outside of a mod."""
     captures = [
         _core.capture(to_tensor(mod.name, "an array", np.asarray(x)), "", False)
         for x in operands[:arrays]
@@ -68,7 +68,7 @@ batching.primitive_batchers[_mod_p] = _refuse_batch
 
 
 def from_core(mod, given=None):
-    """A mod of the NumPy front end, as `tilewright.parse_mod` gives it, for JAX."""
+    """A mod of the NumPy front end, such as `tilewright.parse_mod` returns, for JAX."""
     arrays = [_array(mod.name, capture, given or {}) for capture in mod.captures()]
     texts = (mod.ir(), mod.ir() if mod.is_mask else mod.ir("f64"))
     made = LibraryMod(mod.name, mod.is_mask, texts)
@@ -77,7 +77,7 @@ def from_core(mod, given=None):
 
 
 def _of_made(made, arrays):
-    """The mod of a library's on JAX arrays."""
+    """A library's mod on JAX arrays."""
 
     def apply(*scalars):
         first = () if made.is_mask else (_as_score(scalars[0]),)

@@ -1,8 +1,8 @@
-"""Derivatives of score mods as JAX writes them, for mods with derivative rules of their own.
+"""Derivatives of score mods by JAX, for mods with derivative rules of their own.
 
-Elsewhere the derivative follows from the tile IR. A mod that holds a custom_vjp, a custom_jvp or
-stop_gradient is differentiated by JAX; what that gives is translated like the mod itself, with the
-gradients of captured arrays as lists of elements to add.
+Other mods are differentiated in the tile IR. A mod with a custom_vjp, a custom_jvp or stop_gradient
+is differentiated by JAX, and the result is translated like the mod itself, with gradients of
+captured arrays as lists of elements to add.
 """
 
 import jax
@@ -19,7 +19,7 @@ _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr", "custom_jvp_call", "stop_g
 
 
 def has_own_rules(jaxpr):
-    """Whether a jaxpr, or one inside of it, holds a derivative rule of the user's."""
+    """Whether a jaxpr, or one nested in it, contains a derivative rule of the user's."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name in _RULES or (name == "call_hi_primitive" and _is_differentiable(equation)):
@@ -41,7 +41,7 @@ def _is_jaxpr(value):
 def translate(closed, core, stands, numbers_of, score_dtype):
     """(text, gathers): the derivative of the core's mod, which was traced from `closed`.
 
-    `stands` are the captured arrays; `numbers_of` makes numbers of the core's arguments.
+    `stands` are the captured arrays; `numbers_of` converts the core's arguments to numbers.
     """
     floats = [i for i, x in enumerate(stands) if jnp.issubdtype(x.dtype, jnp.floating)]
 

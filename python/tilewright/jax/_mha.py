@@ -35,15 +35,16 @@ def mha(
     """``softmax(sm_scale * q k^T) v`` of q, k, v (batch, sequence, heads, head dimension).
 
     Lengths need not be multiples of the blocks. segment_ids (batch, sequence) or None: only equal
-    ids attend; no gradient. causal counts from the top left. A BlockSizes may stand in block_q's
-    place, and the arguments after it then follow as in JAX's present signature. Block sizes,
-    num_warps and num_stages other than these defaults are hints, as kernel_options of
-    `flex_attention` are: block_q_dkv and block_kv_dkv are those of the backward pass, one loop of
-    which gives dQ too, so that block_q_dq and block_kv_dq have no effect. They change no result
-    beyond rounding. grid must be None: kernels choose it. backward_pass_impl: "triton",
-    this library's kernel, or "xla", the derivative of `mha_reference`. interpret runs in the checked
-    mode; debug prints the call when it is traced. With return_residuals (out, lse), lse (batch,
-    heads, sequence) to base 2, as there. ValueError or TypeError where an argument does not fit.
+    ids attend; no gradient. causal counts from the top left. A BlockSizes may be passed in place of
+    block_q; the arguments after it are then those of JAX's current signature. Block sizes,
+    num_warps and num_stages other than these defaults are hints, like kernel_options of
+    `flex_attention`: block_q_dkv and block_kv_dkv are those of the backward pass, which computes dQ
+    in the same loop, so that block_q_dq and block_kv_dq have no effect. They change results by
+    rounding only. grid must be None: kernels choose it. backward_pass_impl: "triton", this
+    library's kernel, or "xla", the derivative of `mha_reference`. interpret runs in the checked
+    mode; debug prints the call when it is traced. With return_residuals returns (out, lse), lse
+    (batch, heads, sequence) to base 2, as JAX does. Raises ValueError or TypeError if an argument
+    does not fit.
     """
     hints = (block_q, block_k, backward_pass_impl, num_warps, num_stages, grid, interpret, debug)
     if hasattr(block_q, "block_q"):
@@ -51,7 +52,7 @@ def mha(
             raise TypeError("[mha] expected one block_sizes but got two")
         block_sizes = block_q
         block_q = block_k = 128
-        if isinstance(hints[1], str):  # one place earlier than in the older signature
+        if isinstance(hints[1], str):  # one position earlier than in the older signature
             defaults = (128, 128, "triton", None, 2, None, False, False)
             given = [
                 ours if value == default else value
@@ -87,7 +88,7 @@ def mha(
 
 @names_synonyms
 def mha_reference(q, k, v, segment_ids, sm_scale=1.0, causal=False):
-    """The same by its definition, dense, in XLA; computed in float32, of the dtype of v."""
+    """The same by its definition, dense, in XLA; computed in float32, returned in v's dtype."""
     logits = jnp.einsum("bqhc,bkhc->bhqk", q, k, preferred_element_type=jnp.float32)
     keep = jnp.ones(logits.shape[-2:], bool)
     if causal:
@@ -144,7 +145,7 @@ def _check_sizes(block_q, block_k, block_sizes, num_warps, num_stages):
             raise TypeError(
                 f"[mha] expected block_sizes to be a BlockSizes but got {block_sizes!r}"
             )
-        is_dataclass = dataclasses.is_dataclass(block_sizes)  # jax's has slots
+        is_dataclass = dataclasses.is_dataclass(block_sizes)  # JAX's class has slots
         sizes.update(dataclasses.asdict(block_sizes) if is_dataclass else vars(block_sizes))
     for name, size in sizes.items():
         if size is None:
@@ -166,7 +167,7 @@ _HINTS = {
     "num_warps": "num_warps",
     "num_stages": "num_stages",
 }
-#: Those of JAX's signatures, older and present.
+#: The defaults of JAX's signatures, older and current.
 _DEFAULTS: dict[str, tuple] = {
     "block_q": (128,),
     "block_k": (128,),
@@ -177,7 +178,7 @@ _DEFAULTS |= {"block_q_dkv": (None, 32, 128), "block_kv_dkv": (None, 32, 128)}
 
 
 def _kernel_options(sizes, interpret):
-    """flex_attention's options for sizes other than the defaults, which leave the choice to it."""
+    """flex_attention's options for non-default sizes; the defaults leave the choice to it."""
     options = {
         _HINTS[name]: int(size)
         for name, size in sizes.items()

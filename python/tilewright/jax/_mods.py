@@ -21,8 +21,8 @@ _ANYWHERE = (-(1 << 31), (1 << 31) - 1)
 
 
 def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32, checked=False):
-    """Traces a mod; TypeError, ValueError, IndexError or NotImplementedError for what cannot be
-    one. For the checked mode its text names the lines of its operations."""
+    """Traces a mod; TypeError, ValueError, IndexError or NotImplementedError if it cannot be one.
+    For the checked mode, its text names the lines of its operations."""
     if isinstance(function, _core.Mod):
         function = from_core(function)
     check(op, argument, function, is_mask)
@@ -31,7 +31,7 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32, check
     if not is_mask:
         inputs.insert(0, jax.ShapeDtypeStruct((), score_dtype))
     try:
-        # Anew each time: a trace kept for the function may hold arrays of another call.
+        # Traced anew each time: a cached trace of the function may hold arrays of another call.
         closed = jax.make_jaxpr(lambda *scalars: function(*scalars))(*inputs)
     except jax.errors.TracerBoolConversionError as error:
         raise TypeError(
@@ -86,14 +86,14 @@ def trace(op, argument, function, is_mask, sizes, score_dtype=jnp.float32, check
 
 
 def _bounds(size):
-    """Of a position; None: any integer. A symbolic size bounds nothing."""
+    """The bounds of a position; None for any integer. A symbolic size bounds nothing."""
     if size is None:
         return _ANYWHERE
     return 0, max(size - 1, 0) if isinstance(size, int) else _ANYWHERE[1] - 1
 
 
 def _names_of(function, arrays):
-    """The names of a function's variables that hold the arrays, else numbers."""
+    """The names of the function's variables that hold the arrays, else numbers."""
     known = _variables_of(function)
     names = []
     for i, array in enumerate(arrays):
@@ -103,12 +103,12 @@ def _names_of(function, arrays):
 
 
 def core_mod(traced, arrays):
-    """The core's mod of a traced one, on captures of the core."""
+    """The core's mod for a traced one, on captures of the core."""
     return _core.Mod.from_ir(traced.text, arrays)
 
 
 def stand_in_mod(traced):
-    """A traced mod on arrays that stand for its own: to ask what it reads."""
+    """A traced mod on stand-ins for its arrays, to find out what it reads."""
     stands = [stand_in(f"array{i}", x).core for i, x in enumerate(traced.arrays)]
     return core_mod(traced, stands)
 
@@ -140,12 +140,12 @@ def _check_result(op, argument, avals, is_mask):
 
 
 def stand_in(name, constant):
-    """What mods are traced on in place of an array."""
+    """The stand-in that mods are traced on in place of an array."""
     return captured(name, jnp.shape(constant), np.dtype(jnp.result_type(constant)))
 
 
 def _variables_of(function, depth=2):
-    """{id(value): name} of what a function reads, and the functions that it calls."""
+    """{id(value): name} of the variables of a function and of the functions that it calls."""
     known = {}
     if isinstance(function, Mod):
         known = {id(value): name for name, value in function._arrays.items()}
@@ -166,12 +166,12 @@ def _variables_of(function, depth=2):
 
 
 def and_masks(*masks):
-    """Where all of the mask mods are true."""
+    """True where all of the mask mods are true."""
     return _folded("and_masks", operator.and_, masks)
 
 
 def or_masks(*masks):
-    """Where any of the mask mods is true."""
+    """True where any of the mask mods is true."""
     return _folded("or_masks", operator.or_, masks)
 
 

@@ -20,12 +20,12 @@ _backward_p = _primitive.define("tilewright_norm_backward")
 def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
     """``x / sqrt(mean(x**2) + eps) * weight`` over all dimensions of the weight.
 
-    x: floats of any shape. weight: its shape ends that of x, of any float dtype; without one the
-    norm is over the last axis. residual: shape and dtype of x, added before the norm.
+    x: floats of any shape. weight: of any float dtype and the shape of x's last dimensions; without
+    one the norm is over the last axis. residual: of x's shape and dtype, added before the norm.
 
-    Returns y, of x's shape and the weight's dtype (x's without a weight). With a residual
-    ``(y, x + residual)``; return_stats appends the inverse deviation, one for each row (f32; f64
-    for f64 x). Reverse-mode differentiable in all of them; x may be sharded over its rows.
+    Returns y, of x's shape and the weight's dtype (x's without a weight); with a residual ``(y, x +
+    residual)``. return_stats appends the inverse deviation of each row (f32; f64 for f64 x).
+    Reverse-mode differentiable in all of them; x may be sharded over its rows.
     """
     return _norm("rms_norm", False, x, weight, None, eps, residual, return_stats)
 
@@ -34,8 +34,8 @@ def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
 def layer_norm(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=False):
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` over all dimensions of the weight.
 
-    As rms_norm; the bias has the weight's shape and dtype. return_stats appends the mean and the
-    inverse deviation.
+    Arguments and results are as in rms_norm; the bias has the weight's shape and dtype.
+    return_stats appends the mean and the inverse deviation.
     """
     return _norm("layer_norm", True, x, weight, bias, eps, residual, return_stats)
 
@@ -79,7 +79,7 @@ class _Spec:
         sums = [of(x.shape, x.dtype)] * self.residual
         return [of(x.shape, self.y_dtype), *sums, stats, *[stats] * self.layer]
 
-    # Which operands and results have the rows of x, and which the shape of the weight.
+    # Which operands and results have the rows of x, and which have the weight's shape.
 
     def _operand_rows(self):
         weights = [False] * (self.weight + self.bias)
@@ -97,7 +97,7 @@ class _Spec:
         rows = self._operand_rows()
         weights_batched = any(d is not None and not row for d, row in zip(dims, rows, strict=True))
         if weights_batched or (self.backward and self.weight):
-            # A weight, or its gradient, for each element of the batch.
+            # Each element of the batch has its own weight, or gradient of one.
             def one(*parts):
                 return tuple(self(*parts))
 
@@ -186,7 +186,7 @@ def _norm(op, layer, x, weight, bias, eps, residual, return_stats):
 
 
 def _on_mesh(spec, return_stats, *arguments):
-    """As one call or, where rows are split over explicit axes, one for every shard."""
+    """Runs as one call, or as one per shard where rows are split over explicit axes."""
     present = [x is not None for x in arguments]
 
     def local(*operands):
@@ -273,7 +273,7 @@ def _backward(spec, return_stats, saved, cotangents):
 
 
 def _through_stats(spec, x, stats, dstats):
-    """Gradient of x by the inverse deviation d = (mean((x - m)^2) + eps)^(-1/2) and the mean m."""
+    """Gradient of x through the inverse deviation (mean((x - m)^2) + eps)^(-1/2) and the mean m."""
     deviation, *mean = stats
     axes = tuple(range(x.ndim - spec.dims, x.ndim))
     size = math.prod(x.shape[x.ndim - spec.dims :])

@@ -21,32 +21,32 @@ def op(kernel, vjp=None, sharding_rule=None, vmap_method=None):
 
     kernel: one of
 
-    - IR text, as `tilewright dump KERNEL --to ir` and C++'s `Call::ir` print it, for fixed shapes;
-    - a function of arrays (only their shape and dtype are known) that returns IR text, so that the
-      op takes any shape, or an object with such a function as its attribute `ir`;
+    - IR text for fixed shapes, as `tilewright dump KERNEL --to ir` and C++'s `Call::ir` print it;
+    - a function of arrays (of which only shape and dtype are known) that returns IR text, so that
+      the op takes any shape, or an object with such a function as its attribute `ir`;
     - a function of arrays made of Pallas kernels (`twj.pallas_call`);
-    - a CUDA kernel (`tw.cuda_kernel`), whose own vjp, sharding_rule and vmap_method hold where none
-      are given here.
+    - a CUDA kernel (`tw.cuda_kernel`), whose own vjp, sharding_rule and vmap_method apply where
+      none are given here.
 
-    The Refs of a program that it writes last are the results; those that share memory with one
-    (`alias`) are inputs updated in place. The op returns an array, or a tuple of several.
+    The trailing Refs of a program, which it writes, are the results; Refs that share memory with
+    one (`alias`) are inputs updated in place. The op returns an array, or a tuple of several.
 
     Keyword arguments of the op are attributes: Python values that are constant under `jit` and can
     be hashed. A function gets them as keyword arguments, `lambda x, eps: text`.
 
-    vjp: `vjp(inputs, outputs, cotangents)` gives the gradient of each input, or None for one that
-    has none; inputs and, of several results, outputs and cotangents are tuples. Or a pair
-    `(forward, backward)` as jax.custom_vjp takes it. Attributes of the call, where there are any,
-    are keyword arguments of these functions too.
+    vjp: `vjp(inputs, outputs, cotangents)` returns the gradient of each input, or None for one that
+    has none; inputs is a tuple, as are outputs and cotangents if there are several results. Or a
+    pair `(forward, backward)` as for jax.custom_vjp. These functions also get the attributes of the
+    call as keyword arguments.
 
-    sharding_rule: which dimensions may be split over devices, as `"b n, n -> b n"`: dimensions of
-    one name are split alike. A name that some operand or result lacks is not split, unless it is
-    listed: `(rule, {"reduction_factors": ("b",)})` splits b and sums the results without it.
+    sharding_rule: which dimensions may be split over devices, such as `"b n, n -> b n"`: dimensions
+    of one name are split alike. A name that some operand or result lacks is not split unless
+    listed: `(rule, {"reduction_factors": ("b",)})` splits b and sums the results that lack it.
     Without a rule nothing is split.
 
-    vmap_method: "grid" (the default) runs the batch as one more axis of the grid, whatever the
-    program; "sequential" one element after the other; "expand_dims" and "broadcast_all" call the
-    kernel with the batch as leading dimensions (of extent 1, or repeated, where an input has none).
+    vmap_method: "grid" (the default) runs the batch as one more axis of the grid, for any program;
+    "sequential" runs one element after the other; "expand_dims" and "broadcast_all" call the kernel
+    with the batch as leading dimensions (of extent 1, or repeated, for inputs without one).
     """
     batching = None
     if isinstance(kernel, CudaKernel):
@@ -72,7 +72,7 @@ def op(kernel, vjp=None, sharding_rule=None, vmap_method=None):
 
     @functools.lru_cache(maxsize=256)
     def of_attributes(attributes):
-        """The op with these values, which are as constant as the kernel."""
+        """The op with these values, which are constants like the kernel itself."""
         given = {name: value for name, _, value in attributes}
         spec = _Spec(source.with_attributes(given), rule, vmap_method, (), batching)
 
@@ -86,7 +86,7 @@ def op(kernel, vjp=None, sharding_rule=None, vmap_method=None):
     def call(*arrays, **attributes):
         if not arrays:
             raise TypeError("[op] expected at least one array but got none")
-        # Before the derivative rule, so that JAX sums gradients of replicated ones over the shards.
+        # Outside of the derivative rule: JAX then sums gradients of replicated arrays over shards.
         arrays = _primitive.aligned(*(_array(i, x) for i, x in enumerate(arrays)))
         return of_attributes(_frozen(source, attributes))(*arrays)
 
@@ -117,7 +117,7 @@ def _with(vjp, attributes):
 
 
 def _frozen(source, attributes):
-    """Attributes in an order of their own, hashable."""
+    """Attributes sorted and hashable."""
     attributes = source.values(attributes)
     for name, value in attributes.items():
         if isinstance(value, jax.core.Tracer):
@@ -172,7 +172,7 @@ def _differentiable(call, vjp):
 
 
 class _Source:
-    """Where the program of some shapes comes from. Compared by identity."""
+    """Makes the program for given shapes. Compared by identity."""
 
     def __init__(self, kernel, attributes=None):
         self.is_cuda = isinstance(kernel, CudaKernel)
@@ -184,16 +184,16 @@ class _Source:
                 f"[op] expected IR text or a function of arrays as kernel but got {type(kernel)}"
             )
         if isinstance(kernel, str):
-            _ffi.program_parameters(kernel)  # says where the text is wrong
+            _ffi.program_parameters(kernel)  # reports where the text is wrong
         self.kernel = kernel
         self.attributes = attributes or {}
         self.checked = bool(getattr(kernel, "checked", False))  # in the checked mode
-        self.profiled = getattr(kernel, "profiled", None)  # where calls that take times are noted
+        self.profiled = getattr(kernel, "profiled", None)  # where profiled calls are recorded
         self.name = "tile_program" if isinstance(kernel, str) else _name_of(kernel)
         self._programs = {}
 
     def values(self, attributes):
-        """What is given of the attributes, and what is not."""
+        """The given attributes and, for a CUDA kernel, defaults for the others."""
         if self.is_cuda:
             values = self.kernel.values(attributes)
             return {
@@ -210,7 +210,7 @@ class _Source:
         return _Source(self.kernel, attributes) if attributes else self
 
     def program(self, avals):
-        """The _Program of these shapes, or None where the kernel is a function of Pallas kernels."""
+        """The _Program for these shapes, or None if the kernel is a function of Pallas kernels."""
         key = tuple((x.shape, str(x.dtype)) for x in avals)
         if key not in self._programs:
             self._programs[key] = self._make(avals)
@@ -228,7 +228,7 @@ class _Source:
         return _Program(text, avals, self.checked, self.profiled)
 
     def _text_of(self, avals):
-        """What the kernel returns for these shapes, where that is text."""
+        """What the kernel returns for these shapes, if that is text."""
         found = []
 
         def run(*arrays):
@@ -256,7 +256,7 @@ def _name_of(function):
 
 
 class _Program:
-    """IR text with its parameters taken apart into inputs, results and aliases."""
+    """IR text, with its parameters split into inputs, results and aliases."""
 
     def __init__(self, text, avals, checked, profiled):
         self.text, self.checked, self.profiled = text, checked, profiled
@@ -359,17 +359,17 @@ class _Rule:
         return f"{left} -> {right}"
 
     def arguments(self):
-        """For custom_partitioning: names that not all have are kept whole, unless listed."""
+        """For custom_partitioning: names that not all arrays have stay whole unless listed."""
         options = dict(self.options)
         listed = {name for names in options.values() for name in names}
         everywhere = [set(term) for term in (*self.operands, *self.results)]
         names = [n for term in (*self.operands, *self.results) for n in term]
         partial = [n for n in dict.fromkeys(names) if not all(n in term for term in everywhere)]
         kept = [n for n in partial if n not in listed]
-        # A name that only some operands have may be split where every result has it.
+        # A name that only some operands have may be split if every result has it.
         kept = [n for n in kept if not all(n in term for term in map(set, self.results))]
         kept = (*options.pop("need_replication_factors", ()), *kept)
-        # Shardy calls a reduction what no result has; the others are summed all the same.
+        # To Shardy only a name that no result has is a reduction; others are summed all the same.
         inner = [n for n in options.pop("reduction_factors", ())
                  if not any(n in term for term in self.results)]  # fmt: skip
         if inner:
@@ -392,7 +392,7 @@ class _Rule:
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-    """One op; `batches`: per vmap, the innermost first, which operands have the batch in front."""
+    """One op; `batches`: for each vmap, innermost first, which operands have the batch in front."""
 
     source: _Source
     rule: _Rule | None
@@ -405,7 +405,7 @@ class _Spec:
         return self.source.name
 
     def _function(self, avals):
-        """The function of one device for operands of these shapes."""
+        """The function that one device runs for operands of these shapes."""
         inner = list(avals)
         sizes, shapes = [], [inner]
         for mapped in reversed(self.batches):

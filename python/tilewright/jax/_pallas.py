@@ -1,4 +1,4 @@
-"""Pallas kernels as tile programs: pallas_call, and JAX's own pallas_call taken over."""
+"""Pallas kernels as tile programs: our pallas_call, and a lowering for JAX's own."""
 
 import functools
 import inspect
@@ -17,7 +17,7 @@ _INTERPRET = ("jax", "checked", "native")
 
 @dataclass(frozen=True)
 class _Ours:
-    """compiler_params of a call that is ours, whatever is installed."""
+    """compiler_params that mark a call as ours, whether or not `install_pallas` was called."""
 
     params: object
     checked: bool
@@ -35,11 +35,11 @@ def pallas_call(kernel, out_shape, *, interpret=False, compiler_params=None, **o
     """`jax.experimental.pallas.pallas_call`, run as a tile program: natively on the CPU and, on
     CUDA, without Mosaic or Triton.
 
-    Takes what JAX's takes. `interpret=True` is the checked mode: bounds, undefined values, races
-    between programs; slow, on the CPU. `num_warps` and `num_stages` of any compiler_params are
-    hints on CUDA; `dimension_semantics` says which axes of the grid may run at the same time (see
-    docs/reference/pallas.md). What has no counterpart is refused by name, with your source line, when the
-    call is lowered.
+    Takes the arguments of JAX's. `interpret=True` runs in the checked mode: bounds, undefined
+    values, races between programs; slow, on the CPU. `num_warps` and `num_stages` of any
+    compiler_params are hints on CUDA; `dimension_semantics` says which axes of the grid may run in
+    parallel (see docs/reference/pallas.md). What has no counterpart is refused by name, with your
+    source line, when the call is lowered.
     """
     if not callable(kernel):
         raise TypeError(
@@ -59,11 +59,12 @@ _installed = {}  # platform -> how interpret=True runs
 
 class install_pallas:  # noqa: N801  (used as a function)
     """Registers Tilewright as the lowering of `pl.pallas_call` on the CPU and, with `cuda=True`, on
-    CUDA: kernels of libraries run unchanged.
+    CUDA, so that kernels of libraries run unchanged.
 
-    A call installs for good, and once is enough; as a context manager (`with install_pallas():`) it
-    restores what was before. `interpret` says how calls with `interpret=True` run: "jax" leaves
-    them to JAX's interpreter, "checked" runs them in the checked mode, "native" like all others.
+    A plain call installs it permanently, and once is enough; as a context manager (`with
+    install_pallas():`) it restores the previous state at the end. `interpret` says how calls with
+    `interpret=True` run: "jax" leaves them to JAX's interpreter, "checked" runs them in the checked
+    mode, "native" like all others.
     """
 
     def __init__(self, cuda=False, *, interpret="jax"):
@@ -86,7 +87,7 @@ class install_pallas:  # noqa: N801  (used as a function)
 
 
 def _lowering(platform, context, *operands, interpret, compiler_params, **params):
-    """The rule of pallas_call_p on one platform: ours where asked for, else JAX's."""
+    """The lowering of pallas_call_p on one platform: ours where requested, else JAX's."""
     if isinstance(compiler_params, _Ours):
         return _lower(platform, context, operands, compiler_params.params,
                       compiler_params.checked, **params)  # fmt: skip

@@ -1,14 +1,14 @@
 """JAX primitives that lower to custom calls of the extension module.
 
-A spec, frozen and hashable, says everything about one call that is not an array:
+A spec, frozen and hashable, holds everything about one call except its arrays:
 
-- ``target``: name of the custom call, ``attributes()``: what goes with it;
+- ``target``: name of the custom call, ``attributes()``: its attributes;
 - ``results(*operands)``: shapes and dtypes of the results;
-- ``batch(operands, dims)``: vmap: the primitive on operands with one more dimension, and the
+- ``batch(operands, dims)``: for vmap, the primitive on operands with one more dimension, and the
   dimensions of its results;
 - ``label(place)``, if there: the name of an operand for messages;
-- ``sharding_rule(operands, results)``: which dimensions may be split over devices, as
-  `custom_partitioning` wants it, and ``shard(mesh, operands, results)``: the function of one shard.
+- ``sharding_rule(operands, results)``: which dimensions may be split over devices, for
+  `custom_partitioning`, and ``shard(mesh, operands, results)``: the function of one shard.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ PLATFORMS = ("cpu", "cuda")
 
 
 def define(name):
-    """The primitive of this name; ``bind(*operands, spec=spec)`` gives a list."""
+    """Defines the primitive of this name; ``bind(*operands, spec=spec)`` returns a list."""
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_abstract_eval(_abstract_eval)
     primitive.def_impl(functools.partial(_run_eagerly, primitive))
-    # custom_partitioning asks for the devices; it is out of JAX's sight until this one is lowered.
+    # custom_partitioning needs the devices, but JAX sees it only when this primitive is lowered.
     dispatch.prim_requires_devices_during_lowering.add(primitive)
     lower = mlir.lower_fun(_partitioned, multiple_results=True)
     mlir.register_lowering(primitive, functools.partial(_refuse_platform, name))
@@ -46,7 +46,7 @@ def define(name):
 
 
 def _batch(operands, dims, *, spec):
-    """spec.batch, but for a batch of nothing, which has no calls."""
+    """spec.batch, except for an empty batch, which makes no calls."""
     if all(d is None or x.shape[d] > 0 for x, d in zip(operands, dims, strict=True)):
         return spec.batch(operands, dims)
     one = [
@@ -58,7 +58,7 @@ def _batch(operands, dims, *, spec):
 
 
 def custom_call(spec, *operands):
-    """The call itself, on one device: that of the target, or the spec's own ``call(*operands)``."""
+    """The call itself, on one device: the target's, or the spec's own ``call(*operands)``."""
     if hasattr(spec, "call"):
         return spec.call(*operands)
     call = jax.ffi.ffi_call(spec.target, spec.results(*operands))
@@ -116,7 +116,7 @@ def _shapes(types):
 
 
 def _warn_of_gathering(spec, place, before, after):
-    """Says so where an operand was split along what the operation needs whole."""
+    """Warns if an operand was split along a dimension that the operation needs whole."""
     name = spec.label(place) if hasattr(spec, "label") else f"operand {place}"
     for dim, axes in enumerate(before):
         kept = after[dim] if dim < len(after) else None
@@ -129,7 +129,7 @@ def _warn_of_gathering(spec, place, before, after):
 
 
 def _spec_of(shape):
-    """The sharding as a tuple with an entry for every dimension."""
+    """The sharding as a tuple with one entry per dimension."""
     entries = tuple(shape.sharding.spec)
     return entries + (None,) * (len(shape.shape) - len(entries))
 
@@ -155,8 +155,8 @@ def _refuse_derivative(name, primals, tangents, *, spec):
 
 @contextlib.contextmanager
 def reverse_mode_only(op):
-    """Names the operation where JAX refuses forward mode through its custom_vjp. Inside of jit it
-    does so later, out of sight from here."""
+    """Names the operation when JAX refuses forward mode through its custom_vjp. Inside jit JAX
+    refuses later, where this cannot see it."""
     try:
         yield
     except TypeError as error:
@@ -169,8 +169,8 @@ def reverse_mode_only(op):
 
 
 def over_explicit_axes(spec, operands, local, result_specs=None):
-    """``local(*shards)`` under shard_map where operands are split over explicit axes of a mesh;
-    None where none is. `result_specs` chooses the results of `local` among those of the spec."""
+    """``local(*shards)`` under shard_map if operands are split over explicit axes of a mesh; None
+    if none is. `result_specs` selects the results of `local` among those of the spec."""
     given = [entries(x) for x in operands]
     if not any(any(entry is not None for entry in e) for e in given):
         return None
@@ -193,7 +193,7 @@ def over_explicit_axes(spec, operands, local, result_specs=None):
 
 
 def entries(x):
-    """Over which explicit axes every dimension is split."""
+    """The explicit axes over which each dimension is split."""
     sharding = jax.typeof(x).sharding
     explicit = set(sharding.mesh.explicit_axes)
 
@@ -205,7 +205,7 @@ def entries(x):
 
 
 def aligned(*operands):
-    """The operands, varying over the same axes of an enclosing shard_map; None stays None.
+    """The operands, made to vary over the same axes of an enclosing shard_map; None stays None.
 
     Replicated operands become varying, so that JAX sums their gradients over the shards.
     """

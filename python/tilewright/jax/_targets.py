@@ -10,7 +10,7 @@ import numpy as np
 
 
 def _installed_api():
-    """The version of the installed jaxlib's FFI, by the header that it brings."""
+    """The version of the installed jaxlib's FFI, from the header that it ships."""
     header = pathlib.Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
     return tuple(
         int(re.search(rf"#define XLA_FFI_API_{part} (\d+)", header)[1])
@@ -19,8 +19,8 @@ def _installed_api():
 
 
 def _check_api(built, built_with):
-    """XLA loads handlers of its own version and older ones; newer ones fail with the first call of
-    anything, under the name of the backend."""
+    """XLA loads handlers of its own version and older; newer ones make the first call of anything
+    fail, with an error about the backend."""
     installed = _installed_api()
     if built <= installed:
         return
@@ -32,7 +32,7 @@ def _check_api(built, built_with):
 
 
 def register():
-    """Makes every custom call of the extension known to XLA; once is enough."""
+    """Registers every custom call of the extension with XLA; once is enough."""
     try:
         from . import _ffi
     except ImportError as error:
@@ -46,7 +46,7 @@ def register():
 
 
 def attributes(values):
-    """The attributes of a call, with the digest by which the handlers find what they made of them."""
+    """The attributes of a call, with a digest as the key of what handlers made from them."""
     digest = hashlib.blake2b(digest_size=16)
     for name, value in sorted(values.items()):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""The dtypes of JAX for traced values, and the operations on these."""
+"""JAX's dtypes for traced values, and the operations on them."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from .._numbers import Dtypes, Number
 from .._values import Values
 from ._jaxpr.walker import JAX_DTYPES
 
-_LOADED = 1 << 29  # int32 elements of arrays are taken to be below this, so that sums of two fit
+_LOADED = 1 << 29  # assumed bound of int32 array elements, so that sums of two fit
 
 
 class _JaxDtypes(Dtypes):
@@ -63,13 +63,13 @@ clamped, shifted = _values.clamped, _values.shifted
 
 
 def literal(value):
-    """A constant; a random key, which is no array of NumPy, is left to what refuses it."""
+    """A constant; a random key, which is not a NumPy array, is passed on to be refused later."""
     is_key = jax.dtypes.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended)
     return value if is_key else np.asarray(value)
 
 
 def dtype_of(array):
-    """The dtype of JAX of an array of numbers and constants."""
+    """The JAX dtype of an array of numbers and constants."""
     first = array.flat[0]
     if not isinstance(first, Number):
         return first.dtype

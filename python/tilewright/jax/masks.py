@@ -1,4 +1,4 @@
-"""The masks of tilewright.masks on JAX arrays, traced ones too: mask mods to use alone or in jnp."""
+"""The masks of tilewright.masks on JAX arrays, also traced ones, for use alone or in jnp code."""
 
 from . import _library
 

@@ -1,4 +1,4 @@
-"""The scores of tilewright.scores on JAX arrays, traced ones too: score mods to use alone or in jnp."""
+"""The scores of tilewright.scores on JAX arrays, also traced ones, for use alone or in jnp code."""
 
 from .._library import compose as compose
 from . import _library

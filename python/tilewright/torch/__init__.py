@@ -1,6 +1,6 @@
 """Tilewright on PyTorch tensors: a drop-in for ``torch.nn.attention.flex_attention``, and norms.
 
-Names and signatures are torch's; what torch lacks stands in keyword arguments after them.
+Names and signatures are torch's; what torch lacks follows as keyword arguments.
 """
 
 from importlib import import_module as _import
@@ -44,8 +44,8 @@ if _TYPE_CHECKING:
 
 make_operators()
 
-# Where the other names come from, imported when one is asked for: PyTorch's module of flex_attention,
-# whose BlockMask ours is a subclass of, takes longer to import than all of this package.
+# Where the other names come from, imported on demand: PyTorch's flex_attention module, whose
+# BlockMask ours subclasses, takes longer to import than all of this package.
 _TORCHS = "torch.nn.attention.flex_attention"
 _MODULES = {
     _TORCHS: (
@@ -61,8 +61,8 @@ _MODULES = {
     "_transformers": ("register_transformers",),
 }
 _module_of = {name: module for module, names in _MODULES.items() for name in names}
-# Private names of torch's module that others import, as far as this version of torch has them;
-# `install` replaces the last one, so that it is looked up each time.
+# Private names of torch's module that others import, if this version of torch has them; `install`
+# replaces the last one, which is therefore looked up each time.
 _PRIVATE = (
     *("_LARGE_SPARSE_BLOCK_SIZE", "_ModificationType", "_WARNINGS_SHOWN", "_apply_kernel_options"),
     *("_create_empty_block_mask", "_identity", "_mask_mod_signature", "_score_mod_signature"),

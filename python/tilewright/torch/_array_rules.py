@@ -1,4 +1,4 @@
-"""The operations of `_rules.py` that see more than one element: shapes, reductions, indices, gradients."""
+"""Operations on more than one element: shapes, reductions, indices, gradients; see `_rules.py`."""
 
 import functools
 import math
@@ -184,7 +184,7 @@ def _dot(r, out, x, y):
         for i in range(y.shape[0])
     ]
     total = functools.reduce(lambda a, b: r.values.apply_all("add", [a, b], out.dtype), terms)
-    total = r.values.array_of(total)  # one element stands for equal ones
+    total = r.values.array_of(total)  # one element may stand for equal ones
     return simplified(
         np.broadcast_to(total, out.shape) if total.size == 1 else total.reshape(out.shape)
     )
@@ -199,7 +199,7 @@ def _bmm(r, out, x, y):
 
 @rule("addmm", "addmv", "baddbmm")
 def _added_to_product(r, out, x, a, b, *, beta=1, alpha=1):
-    """Not taken apart: autograd asks for the operands as they are."""
+    """Not decomposed: autograd needs the operands as they are."""
     product = (_bmm if out.ndim == 3 else _dot)(r, out, a, b)
     terms = [
         v if n == 1 else floating(r, out, "mul", v, n) for v, n in ((x, beta), (product, alpha))
@@ -232,7 +232,7 @@ def _index(r, out, x, indices):
 
 
 def _gathered(r, out, value, x, places, shape):
-    """An array of the elements that small arrays of indices name."""
+    """An array of the elements at small arrays of indices."""
     r.fixed_shapes = True
     arrays = [None if p is None else np.broadcast_to(r.values.array_of(p), shape) for p in places]
     taken = [d for d, a in enumerate(arrays) if a is not None]

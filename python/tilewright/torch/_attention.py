@@ -24,7 +24,7 @@ from . import (
     _sites,
 )
 
-#: torch's names of kernels, all of which mean a choice of ours.
+#: torch's names of kernels, for all of which the choice is ours.
 BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -32,7 +32,7 @@ _autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch._C._get_deterministic_algorithms
 _grad_enabled = torch.is_grad_enabled
 
-#: What earlier calls were but for their tensors: a call like one of them takes no step in Python.
+#: Earlier calls without their tensors: a call like one of them runs without Python code.
 _known_calls = _core.KnownCalls(
     (
         torch._C._len_torch_dispatch_stack,
@@ -68,7 +68,7 @@ def flex_attention(
     kv_cu_seqlens=None,
     kv_lengths=None,
     sinks=None,
-    dropout=0,  # with 0.0 and dynamic=True Dynamo would compile twice
+    dropout=0,  # with 0.0, Dynamo would compile twice under dynamic=True
     seed=0,
     layout="bhsd",
     deterministic=True,
@@ -76,28 +76,30 @@ def flex_attention(
 ):
     """``softmax(mask(score_mod(scale * Q K^T))) V`` in one pass, in memory O(L + S).
 
-    Arguments up to return_aux are those of `torch.nn.attention.flex_attention.flex_attention`, which
-    this function replaces, on the CPU and on CUDA, with gradients on both. Shapes, for layout "bhsd"
-    ("bshd": sequence before heads): query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev),
-    of float32, float64, float16 or bfloat16, any strides. Of several dtypes the widest is computed
-    in, and the output has the query's; float8 keys and values are read as the query's dtype.
+    Arguments up to return_aux are those of `torch.nn.attention.flex_attention.flex_attention`,
+    which this function replaces, on the CPU and on CUDA, with gradients on both. Shapes, for layout
+    "bhsd" ("bshd": sequence before heads): query (B, Hq, L, E), key (B, Hkv, S, E), value
+    (B, Hkv, S, Ev), of float32, float64, float16 or bfloat16, any strides. If dtypes differ, the
+    widest is computed in and the output has the query's; float8 keys and values are converted to
+    the query's dtype.
 
     score_mod(score, b, h, q_idx, kv_idx) and mask_mod(b, h, q_idx, kv_idx) are torch functions of
     scalars, or objects of `scores` and `masks`; tensors that score_mod reads have gradients.
     block_mask: a BlockMask of this module, of torch or of tilewright. causal: kv <= q;
-    window=(left, right): q - left <= kv <= q + right, -1 unbounded; segment_ids (B, L),
-    kv_segment_ids (B, S): only equal ids attend. Several masks: their intersection.
+    window=(left, right): q - left <= kv <= q + right, -1 is unbounded; segment_ids (B, L),
+    kv_segment_ids (B, S): only equal ids attend. Several masks are intersected.
+
     cu_seqlens (N + 1,) int32: N sequences packed in a batch of 1; positions seen by mods restart.
-    kv_lengths (B,): keys from there on do not exist, whatever the tensors hold; with cu_seqlens (N,).
-    sinks (Hq,): one more logit per head in the denominator. dropout: share of probabilities dropped
-    by philox(seed, b, h, q, kv). kernel_options: torch's names, taken as hints; checked=True runs in
-    the checked mode, deterministic=False allows sums in any order.
+    kv_lengths (B,), or (N,) with cu_seqlens: keys from there on are ignored, whatever the tensors
+    hold. sinks (Hq,): one more logit per head in the denominator. dropout: the fraction of
+    probabilities dropped by philox(seed, b, h, q, kv). kernel_options: torch's names, taken as
+    hints; checked=True runs in the checked mode, deterministic=False allows sums in any order.
 
     Returns out (B, Hq, L, Ev) in the order of the query's strides; with return_lse=True (out, lse);
-    with return_aux=AuxRequest(...) (out, AuxOutput). lse and max_scores: float32, float64 for
-    float64; natural logarithm. A row with nothing to attend: out 0, lse -inf. Differentiable once.
-    Errors about arguments are ValueError and RuntimeError at once; TypeError and
-    NotImplementedError where a type does not fit.
+    with return_aux=AuxRequest(...) (out, AuxOutput). lse (a natural logarithm) and max_scores are
+    float32, or float64 for float64. A row with nothing to attend to gives out 0 and lse -inf.
+    Differentiable once. Errors about arguments are both ValueError and RuntimeError; TypeError and
+    NotImplementedError if a type does not fit.
     """
     if _is_compiling():
         from . import _marker
@@ -111,7 +113,7 @@ def flex_attention(
     has_extras = not (
         segment_ids is kv_segment_ids is cu_seqlens is kv_cu_seqlens is kv_lengths is sinks is None
     )
-    forward_mode = _forward_ad._current_level >= 0  # whose tangents known calls do not look for
+    forward_mode = _forward_ad._current_level >= 0  # known calls do not check for tangents
     results = None if forward_mode else _known_call(
         query, key, value, score_mod, mask_mod, block_mask, kernel_options, has_extras, scale,
         enable_gqa, return_lse, return_aux, causal, window, dropout, layout, deterministic, device,
@@ -200,7 +202,7 @@ def flex_attention(
             raise
     if grad and mask.arrays:
         check_mask_captures("flex_attention", mask)
-    # ``1 == True == 1.0``, but each of them is checked the first time it comes.
+    # ``1 == True == 1.0``, but each of them is checked the first time.
     choice = (
         names,
         score.text,
@@ -222,7 +224,7 @@ def flex_attention(
     )
     try:
         found = None if kernel_options else _choices.find(choice)
-    except TypeError:  # a list for a tuple
+    except TypeError:  # a list in place of a tuple
         found = None
     if found is None:
         found = _choose(choice, locals())
@@ -234,7 +236,7 @@ def flex_attention(
         results = _sharded.run(found, block_mask, seed, operands)
         return _returned(results, return_lse, return_aux)
     if not plain:
-        found.check(block_mask, operands)  # while shapes are those that the caller sees
+        found.check(block_mask, operands)  # while shapes are still the caller's
         results = _function.Attention.apply(found, block_mask, seed, *operands)
     elif grad:
         results = _function.PlainAttention.apply(found, block_mask, seed, *operands)
@@ -262,12 +264,12 @@ _choices = Memo("kinds of calls of flex_attention", 4096)
 
 
 def _choose(choice, arguments):
-    """The site of a call whose arguments but tensors come for the first time."""
+    """The site of a call whose arguments, apart from tensors, are new."""
     spec = spec_of("flex_attention", **{name: arguments[name] for name in _CHOICES})
     site = _sites.site(spec)
     plain = (arguments[name] for name in ("scale", "causal", "enable_gqa", "return_lse", "dropout"))
     window = arguments["window"] or ()
-    # A tensor would be kept by its place, not by its value.
+    # A tensor would be kept by identity, not by value.
     if (
         not arguments["kernel_options"]
         and all(type(x) in _PLAIN for x in (*plain, *window))
@@ -278,7 +280,7 @@ def _choose(choice, arguments):
 
 
 def _remember(site, choice, functions, mods, grad, query):
-    """Lets `_known_calls` find calls like this one, if plans say what the mods read."""
+    """Lets `_known_calls` find calls like this one, if plans tell what the mods read."""
     is_double = query.dtype == torch.float64
     known = [
         _plans.known_mod(function, is_mask, is_double and not is_mask)
@@ -337,7 +339,7 @@ def spec_of(
     device,
     block_size=None,
 ):
-    """The spec of a call; BadInput or TypeError for what does not fit."""
+    """The spec of a call; BadInput or TypeError for arguments that do not fit."""
     if layout not in ("bhsd", "bshd"):
         raise _errors.BadInput(f'[{op}] expected layout "bhsd" or "bshd" but got {layout!r}')
     if device is not None:
@@ -389,7 +391,7 @@ _EXTRAS = ("segment_ids", "kv_segment_ids", "cu_seqlens", "kv_cu_seqlens", "kv_l
 
 
 def _given(extras):
-    """Names and tensors of those that are given."""
+    """Names and tensors of the extras that are given."""
     pairs = [(name, x) for name, x in zip(_EXTRAS, extras, strict=True) if x is not None]
     for name, x in pairs:
         if not isinstance(x, torch.Tensor):
@@ -403,7 +405,7 @@ def _given(extras):
 
 
 def _exact_mask(block_mask, batch, heads):
-    """Exact, with `_core`; None where torch's empty mask stands for no mask."""
+    """The mask in its exact form, with `_core`; None if torch's empty mask stands for none."""
     if isinstance(block_mask, _masks.BlockMask) and block_mask._core is not None:
         return block_mask
     return _masks.exact("flex_attention", block_mask, batch, heads)
@@ -413,7 +415,7 @@ _NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def is_mixed(query, key, value):
-    """Whether they are tensors of several float dtypes, which torch allows."""
+    """Whether they are tensors of different float dtypes, which torch allows."""
     try:
         dtype = query.dtype
         if key.dtype is dtype and value.dtype is dtype:
@@ -425,7 +427,7 @@ def is_mixed(query, key, value):
 
 
 def one_dtype(query, key, value):
-    """The widest of their dtypes for all of them; float8 counts as the query's."""
+    """Converts all to the widest of their dtypes; float8 counts as the query's."""
     dtype = query.dtype
     for x in (key, value):
         if x.dtype not in _NARROW:
@@ -447,7 +449,7 @@ def _mixed(attention, query, key, value, options):
 
 
 def _broadcast_batch(query, key, value, block_mask):
-    """Keys and values of a batch of 1 for all queries, which torch allows with a mask of theirs."""
+    """Expands keys and values with a batch of 1 to the queries', which torch allows with a mask."""
     batch = len(query)
     if len(key) == 1 and len(value) == 1 and block_mask.shape[0] == batch:
         key, value = (x.expand(batch, *x.shape[1:]) for x in (key, value))
@@ -455,7 +457,7 @@ def _broadcast_batch(query, key, value, block_mask):
 
 
 def _cast(*tensors):
-    """As torch's matrix products do under autocast."""
+    """Casts tensors as torch's matrix products do under autocast."""
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
         return tensors
@@ -481,7 +483,7 @@ def _warn_return_lse():
 
 
 def _kernel_options(op, given):
-    """Fields of a Spec, and flags that are not torch's."""
+    """The fields of a Spec, and the flags that torch does not have."""
     flags = {"checked": False, "deterministic": True}
     if given is None:
         return {}, flags
@@ -551,7 +553,7 @@ def _window(op, window):
         raise _errors.BadInput(
             f"[{op}] expected window bounds of at least -1 but got {(left, right)}"
         )
-    unbounded = 1 << 62  # further apart than positions are
+    unbounded = 1 << 62  # more than positions can be apart
     return min(left, unbounded), min(right, unbounded)
 
 

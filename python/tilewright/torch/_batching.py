@@ -15,7 +15,7 @@ _CAPTURED = ("score", "dscore", "mask")
 
 
 def batched(function, info, in_dims, site, mask, seed, operands):
-    """(results, their mapped dimensions) of one of the Functions."""
+    """(results, their mapped dimensions) of one of the autograd Functions."""
     size = info.batch_size
     dims = in_dims[3:]
     if site.spec.dropout and info.randomness == "error":
@@ -53,7 +53,7 @@ def _join(function, size, site, mask, seed, operands, mapped):
             joined.append(wide.flatten(0, 1))
             continue
         if name == "dscore" and site.spec.backward and not m:
-            x, m = x.expand(size, *x.shape), True  # each has a gradient of its own
+            x, m = x.expand(size, *x.shape), True  # one gradient each
         if name in _CAPTURED:
             captured["mask" if name == "mask" else "score"].append(m)
         joined.append(x)
@@ -95,10 +95,10 @@ def is_legacy(x):
 
 
 def legacy(function, *gradients):
-    """The results of a function of gradients that are batched for is_grads_batched, so batched, too."""
+    """The results of a function of gradients batched by is_grads_batched, batched likewise."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
-    # The size is read off what is batched and stands for nothing else.
+    # The 0 passed as the batch size is not used for tensors that are batched.
     moved = [torch._remove_batch_dim(x, level, 0, 0) if is_legacy(x) else x for x in gradients]
     size = next(len(m) for m, x in zip(moved, gradients, strict=True) if is_legacy(x))
     rows = [

@@ -31,15 +31,15 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
     """Which queries attend to which keys. A subclass of PyTorch's, with its attributes and methods.
 
     A mask made by `create_block_mask` is exact: it holds every pair, and PyTorch's lists of blocks
-    are made when something reads them. A mask made from lists, or one whose mask_mod, seq_lengths or
-    lists are assigned, is what it is in PyTorch: mask_mod decides within partial blocks. Combine
-    with ``& | ~``, which make exact masks.
+    are made when they are read. A mask made from lists, or one whose mask_mod, seq_lengths or lists
+    are assigned, behaves as in PyTorch: mask_mod decides within partial blocks. Combine masks with
+    ``& | ~``, which make exact ones.
     """
 
     _core = None  #: tilewright._core.BlockMask of an exact mask
     words = None  #: the same as int32 (n) beside its lists, once something was compiled
     _separate = True
-    _made = None  # what a mask in torch's form was made exact from, and the result
+    _made = None  # the inputs of a conversion to the exact form, and its result
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, value)
@@ -76,17 +76,17 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
                 packed = torch.from_numpy(to_array(self._core.packed()).view(np.int32).copy())
                 words = packed.to(self._device)
             self.__dict__["words"] = words
-            if type(words) is torch.Tensor:  # and no fake one, which has no memory
+            if type(words) is torch.Tensor:  # not a fake one, which has no memory
                 _mask_words.keep(self)
         return self.words
 
     @classmethod
     def from_torch(cls, mask):
-        """PyTorch's mask as one of ours, on the same tensors."""
+        """PyTorch's mask as a mask of this class, on the same tensors."""
         if isinstance(mask, BlockMask):
             return mask
         self = cls.__new__(cls)
-        if torch.compiler.is_dynamo_compiling():  # which traces no update of a __dict__
+        if torch.compiler.is_dynamo_compiling():  # which cannot trace updates of a __dict__
             for name in (*cls._TENSOR_ATTRS, *cls._CONTEXT_ATTRS):
                 object.__setattr__(self, name, getattr(mask, name))
         else:
@@ -104,7 +104,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         if kind.startswith("full") and not self._separate:
             lists = (None, None)
         else:
-            # As PyTorch has them: after the blocks of a row stand the others.
+            # In PyTorch's order: a row's blocks, then the other columns.
             lists = [x.to(self._device) for x in _flex._dense_to_ordered(self._blocks(kind))]
         self.__dict__.update(zip(names, lists, strict=True))
 
@@ -140,7 +140,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         return 4
 
     def contiguous(self):
-        """The mask itself, for callers that take masks for tensors."""
+        """Returns the mask itself, for callers that treat masks as tensors."""
         return self
 
     def sparsity(self):
@@ -148,7 +148,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         return self._core.sparsity() if self._core is not None else super().sparsity()
 
     def to_dense(self):
-        """int32 (B, H, q blocks, kv blocks): 1 for full and partial blocks."""
+        """int32 (B, H, q blocks, kv blocks): 1 for full and partial blocks, else 0."""
         if self._core is None:
             return super().to_dense()
         return torch.from_numpy(to_array(self._core.to_dense()).copy()).to(self._device)
@@ -184,7 +184,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         )
 
     def _token_rows(self, index):
-        """mask[b, h, rows, :] with a slice of single queries, as of a dense mask."""
+        """mask[b, h, rows, :] with a slice of single queries, as for a dense mask."""
         b, h, rows, _ = index
         core = exact("BlockMask", self)._core
         if not isinstance(rows, slice) or rows.step not in (None, 1):
@@ -194,7 +194,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         moved = core.shifted(begin, 0, max(end - begin, 0), core.shape[3])
         return BlockMask.from_core(moved, _flex._sliced_mask_mod_error, self._device)
 
-    # ---- What the masks of the NumPy front end have besides.
+    # ---- What the NumPy front end's masks have in addition.
 
     def _exact(self):
         return _numpy_block_mask.BlockMask(exact("BlockMask", self)._core, self._separate)
@@ -234,7 +234,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         return self._exact().nbytes
 
     def elements(self):
-        """Every pair: bool (B, H, q_len, kv_len)."""
+        """bool (B, H, q_len, kv_len): which pairs attend."""
         return torch.from_numpy(self._exact().elements().copy()).to(self._place)
 
     def shifted(self, q_offset, kv_offset, q_len, kv_len):
@@ -253,7 +253,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         return self._exact()._repr_html_()
 
     def save(self, path):
-        """Writes the picture; the name ends in .svg or .png."""
+        """Writes the picture to a file whose name ends in .svg or .png."""
         self._exact().save(path)
 
     def __reduce__(self):
@@ -263,7 +263,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
 
 
 def _is_capturing(device):
-    """Whether a CUDA graph is captured, which takes no copies from the host."""
+    """Whether a CUDA graph is being captured, when nothing can be copied from the host."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
@@ -272,7 +272,7 @@ _without_words = weakref.WeakValueDictionary()  # by id
 
 
 def use_words():
-    """From now on all exact masks have words: compiled functions read them as attributes."""
+    """Gives all exact masks words from now on: compiled functions read them as attributes."""
     global _has_words
     _has_words = True
     for mask in list(_without_words.values()):
@@ -286,15 +286,15 @@ def _unpacked(words, separate, device):
     return BlockMask.from_core(core, None, device, separate)
 
 
-# ---- Exact masks of what is given.
+# ---- Conversion to exact masks.
 
 
 def exact(op, mask, batch=1, heads=1):
-    """The mask in its exact state; None for PyTorch's empty mask, which lets all pairs attend.
+    """The mask in its exact form; None for PyTorch's empty mask, which lets all pairs attend.
 
     Takes masks of this module, of PyTorch and of NumPy. Lists for one batch or head apply to all
-    batches and heads of the call, each with what mask_mod says of it. A conversion is kept on the
-    mask, for as long as its lists and the tensors that its mask_mod reads are not written to.
+    batches and heads of the call, with mask_mod evaluated for each. A conversion is kept on the
+    mask for as long as its lists and the tensors that its mask_mod reads are not written to.
     """
     if isinstance(mask, _numpy_block_mask.BlockMask):
         return BlockMask.from_core(mask._core, mask.mask_mod, "cpu", mask._separate)
@@ -365,7 +365,7 @@ def _four_dimensions(lists, rank):
 
 
 def at_hand(op, traced):
-    """The core's mod on captures that are real tensors."""
+    """The core's mod on captures, which have to be real tensors."""
     arrays = [
         _core.capture(to_tensor(op, "captured tensors", x.detach()), "", False)
         for x in traced.arrays
@@ -377,11 +377,11 @@ def at_hand(op, traced):
 
 
 def _default_device():
-    # Without check_available a build for CUDA names "cuda" on machines that have no GPU.
+    # Without check_available, a CUDA build of PyTorch names "cuda" on machines without a GPU.
     return str(torch.accelerator.current_accelerator(True) or "cpu")
 
 
-# What torch.compiler.assume_constant_result does, which would import Dynamo for it.
+# What torch.compiler.assume_constant_result does, without importing Dynamo.
 vars(_default_device)["_dynamo_marked_constant"] = True
 
 
@@ -415,11 +415,11 @@ def create_block_mask(
     """The mask of mask_mod(b, h, q_idx, kv_idx) -> bool as data.
 
     B, H: batches and heads; None or 1 stands for any number, and None is for masks that do not
-    depend on the batch or the head. BLOCK_SIZE an integer or (q, kv) only matters to PyTorch's
-    lists of blocks. Time and memory grow with the mask's borders, not with its area. device: where
-    lists are made; the mask moves with the tensors of the call that uses it. _compile is PyTorch's
-    and ignored. In a region of torch.compile PyTorch's function makes the
-    mask. BadInput, TypeError or NotImplementedError, naming the argument, for what does not fit.
+    depend on the batch or the head. BLOCK_SIZE, an integer or (q, kv), only affects PyTorch's lists
+    of blocks. Time and memory grow with the mask's borders, not with its area. device: where lists
+    are made; the mask moves with the tensors of the call that uses it. _compile is PyTorch's and
+    ignored. Inside torch.compile, PyTorch's function makes the mask. Raises BadInput, TypeError or
+    NotImplementedError, naming the argument, if something does not fit.
     """
     if torch.compiler.is_dynamo_compiling():
         device = _default_device() if device is None else device
@@ -453,7 +453,7 @@ def create_block_mask(
 
 
 def _is_score(function):
-    """Whether it takes five arguments without defaults, as score mods do."""
+    """Whether the function takes five arguments without defaults, as score mods do."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -462,7 +462,7 @@ def _is_score(function):
 
 
 def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
-    """bool (B, H, Q_LEN, KV_LEN) of a mask mod; of a score mod: where it keeps 0 above -inf."""
+    """bool (B, H, Q_LEN, KV_LEN): where a mask mod is true, or a score mod keeps 0 above -inf."""
     if torch.compiler.is_dynamo_compiling():
         device = _default_device() if device is None else device
         return _torch_create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device)
@@ -480,7 +480,7 @@ def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
 
 
 def create_scores(score_mod, B, H, Q_LEN, KV_LEN, scores=None, device=None):
-    """What score_mod makes of `scores`, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
+    """`scores` after score_mod, pair by pair: (B, H, Q_LEN, KV_LEN), for debugging.
 
     scores: float32 or float64, of a shape that broadcasts to the result's; zeros by default. B, H:
     None is 1. Slow.

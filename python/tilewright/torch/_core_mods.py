@@ -1,4 +1,4 @@
-"""Mods of the core as functions of tensors: recorded inside a mod, evaluated outside."""
+"""The core's mods as functions of tensors: recorded inside a mod, evaluated outside of one."""
 
 import dataclasses
 
@@ -13,14 +13,14 @@ from . import _ops, _recorder, _rules
 
 @dataclasses.dataclass(frozen=True)
 class LibraryMod:
-    """What a library function gave: a mod as text, for scores of each width."""
+    """A mod that a library function made, as text for scores of each width."""
 
     name: str
     is_mask: bool
     texts: tuple  #: f32, f64
 
     def apply(self, captures, scalars):
-        """The mod on captures and scalars of the core."""
+        """Applies the mod to the core's captures and scalars."""
         wide = not self.is_mask and scalars[0].dtype == "f64"
         return _core.Mod.from_ir(self.texts[wide], captures)(*scalars)
 
@@ -29,19 +29,19 @@ class LibraryMod:
 
 
 def from_core(mod, given=None):
-    """A mod of the NumPy front end, as `tilewright.parse_mod` gives it, for PyTorch."""
+    """A mod of the NumPy front end, such as `tilewright.parse_mod` returns, for PyTorch."""
     arrays = [_tensor(capture, given or {}) for capture in mod.captures()]
     texts = (mod.ir(), mod.ir() if mod.is_mask else mod.ir("f64"))
     return _of_made(LibraryMod(mod.name, mod.is_mask, texts), arrays)
 
 
 def _of_made(made, arrays):
-    """The mod of a library's on tensors."""
+    """A library's mod on tensors."""
     return Mod(_Application(made, arrays), made.is_mask, made.name, (_of_made, (made, arrays)))
 
 
 class _Application:
-    """Applies a mod of a library's: recorded inside a mod, evaluated outside."""
+    """Applies a library's mod: recorded inside a mod, evaluated outside of one."""
 
     def __init__(self, made, arrays):
         self._made, self._arrays = made, arrays
@@ -59,7 +59,7 @@ class _Application:
         return recorder.library(self._made, self._arrays, scalars)
 
 
-# What a compiled region holds of a library's mod until its graph is recorded.
+# Stands for a library's mod in a compiled region until its graph is recorded.
 _ops.library.define(
     "library_mod(Tensor[] arrays, Tensor[] scalars, str name, bool is_mask, str text, str wide)"
     " -> Tensor",
@@ -73,7 +73,7 @@ def _as_tensor(x):
 
 
 def _run(arrays, scalars, name, is_mask, *texts):
-    if _recorder.current() is not None:  # asks for the type of the result
+    if _recorder.current() is not None:  # only asks for the result's type
         return _fake(arrays, scalars, name, is_mask, *texts)
     result = _evaluate(LibraryMod(name, is_mask, texts), arrays, scalars)
     return result.to(scalars[0].device)
@@ -94,7 +94,7 @@ def _recorded(recorder, out, arrays, scalars, name, is_mask, *texts):
 
 
 def _evaluate(made, arrays, scalars):
-    """One pair, outside of a mod."""
+    """Evaluates one pair, outside of a mod."""
     if any(isinstance(x, torch.Tensor) and x.dim() > 0 for x in scalars):
         raise NotImplementedError(
             f"[{made.name}] expected numbers, or to be called inside a mod, but got tensors with "

@@ -1,4 +1,4 @@
-"""CUDA kernels of users as operators of PyTorch: autograd, torch.compile, vmap, DTensors."""
+"""Users' CUDA kernels as PyTorch operators: autograd, torch.compile, vmap, DTensors."""
 
 import functools
 
@@ -20,10 +20,10 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 def op(kernel, vjp=None):
     """A CUDA kernel (`tw.cuda_kernel`) as a function of tensors and attributes.
 
-    It is an operator of torch.library, `torch.ops.tilewright_cuda.NAME` (`op.operator`), with a
-    fake, and with autograd by `vjp` or the kernel's own; `torch.compile(fullgraph=True)`,
-    `torch.export`, `torch.func.vmap` and DTensors take it. Without a vjp a backward through it
-    raises. The kernel's vmap_method and sharding_rule hold.
+    It is a torch.library operator, `torch.ops.tilewright_cuda.NAME` (`op.operator`), with a fake
+    implementation and with autograd by `vjp` or the kernel's own; it works under
+    `torch.compile(fullgraph=True)`, `torch.export` and `torch.func.vmap` and on DTensors. Without a
+    vjp, a backward pass through it raises. The kernel's vmap_method and sharding_rule apply.
     """
     if not isinstance(kernel, CudaKernel):
         raise TypeError(f"[op] expected a tw.cuda_kernel but got {kernel!r}")
@@ -31,7 +31,7 @@ def op(kernel, vjp=None):
 
 
 def make_operators():
-    """Those of all kernels that there are: torch.compile cannot make them while it traces."""
+    """Makes the operators of all live kernels: torch.compile cannot make them while tracing."""
     for kernel in list(KERNELS):
         kernel._ops.setdefault("torch", op(kernel))
 
@@ -53,7 +53,7 @@ def _function(of):
                     f"[{name}] expected `{place}` to be a tensor but got {type(x).__name__}"
                 )
         given = values(attributes)
-        # The Function for transforms of torch.func, which cannot see through register_autograd.
+        # Transforms of torch.func cannot see through register_autograd: they use a Function.
         if torch.compiler.is_compiling() or _transforms() is None:
             results = operator(*tensors, "", **given)
         else:
@@ -93,8 +93,8 @@ class _Transformed(torch.autograd.Function):
 
 
 class _Operator:
-    """The operator of one kernel. Its argument `batches` says, for each vmap around it, the
-    innermost first, the size and which inputs have the batch in front: "3:10,2:11"."""
+    """The operator of one kernel. Its argument `batches` gives, for each vmap around it, innermost
+    first, the size and which inputs have the batch in front: "3:10,2:11"."""
 
     def __init__(self, kernel, vjp):
         self.kernel, self.vjp = kernel, vjp
@@ -124,7 +124,7 @@ class _Operator:
         return {n: _struct_text(v) if isinstance(v, dict) else v for n, v in values.items()}
 
     def _given(self, values):
-        """And as the kernel does."""
+        """Attributes as the kernel takes them."""
         structs = [n for n, a in self.kernel.free.items() if a.kind["kind"] == "struct"]
         return {n: _struct(v) if n in structs else v for n, v in values.items()}
 
@@ -178,7 +178,7 @@ class _Operator:
         return self._as_result(results)
 
     def _complete(self, inputs, values):
-        """All attributes that out_shape may name; computed ones too."""
+        """All attributes that out_shape may name, including computed ones."""
         given = self._given(values)
         result = {}
         for name, attribute in self.kernel.attributes.items():
@@ -192,7 +192,7 @@ class _Operator:
     # ---- Backward.
 
     def _save(self, ctx, inputs, output, keyword_only_inputs=()):
-        # PyTorch leaves the last one out where calls give no attributes.
+        # PyTorch omits the last argument if the call gives no attributes.
         *tensors, ctx.batches = inputs
         ctx.attributes = dict(keyword_only_inputs)
         ctx.count = len(tensors)
@@ -233,7 +233,7 @@ class _Operator:
                 results.append(None)
                 continue
             gradient = next(found)
-            # Summed over the batches that the input has not.
+            # Summed over the batches that the input does not have.
             lacks = [d for d, (_, m) in enumerate(reversed(batches)) if not m[place]]
             results.append(gradient.sum(lacks) if lacks else gradient)
         return tuple(results)
@@ -246,7 +246,7 @@ class _Operator:
         return self._as_result(results), self._as_result(dims)
 
     def _vmap_by(self, call, info, dims, tensors, batches, values):
-        """Results of a batch, and the dimensions that it is in; `call` is the operator."""
+        """Results for a batch, and their batch dimensions; `call` is the operator."""
         size = info.batch_size
         mapped = [d is not None for d in dims]
         moved = [x if d is None else x.movedim(d, 0) for x, d in zip(tensors, dims, strict=True)]
@@ -294,13 +294,13 @@ def _parsed(batches):
 
 
 def _inner(tensors, batches):
-    """The shapes of one element of the batches."""
+    """The shapes without the batches."""
     return [list(x.shape[sum(mapped[i] for _, mapped in batches) :]) for i, x in enumerate(tensors)]
 
 
 def _shardings(kernel, *arguments, **values):
-    """Placements of results and operands that need no communication: for each dimension that the
-    rule lets be split, and all of them replicated."""
+    """Placements of results and operands that need no communication: one for each dimension that
+    the rule allows to split, and all replicated."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     rule = kernel.sharding_rule
@@ -312,7 +312,7 @@ def _shardings(kernel, *arguments, **values):
     replicated = Replicate()
     accepted = [([replicated] * len(results), [replicated] * len(operands))]
     if arguments[-1] != "":
-        return accepted  # of a batch
+        return accepted  # for a batch
     for name in dict.fromkeys(n for term in operands for n in term):
         everywhere = all(name in term for term in results)
         if name in kept or not (everywhere or name in summed):

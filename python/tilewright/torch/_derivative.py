@@ -1,7 +1,7 @@
-"""Derivatives of score mods as autograd writes them, for mods with derivative rules of their own.
+"""Derivatives of score mods by autograd, for mods with derivative rules of their own.
 
-Elsewhere the derivative follows from the tile IR. A mod that holds an autograd.Function, `detach` or
-`no_grad` is run again on wrapper tensors with gradients, backward included.
+Other mods are differentiated in the tile IR. A mod with an autograd.Function, `detach` or `no_grad`
+is run again on wrapper tensors that require gradients, including its backward pass.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from ._recorder import Recorder, Traced, outside_of_modes
 
 
 def translate(core, function, values, tables, device, scalars_of, width, reads):
-    """(text, gathers): the derivative as autograd writes it, custom functions included."""
+    """(text, gathers): the derivative by autograd, custom functions included."""
     place = {slot: i for i, slot in enumerate(reads)}
     gathers = []
 

@@ -1,9 +1,9 @@
-"""Keeps recordings of mods for as long as what their functions read is the same.
+"""Keeps recordings of mods for as long as what their functions read stays the same.
 
-What a function reads is known before it runs: its code, and what stands in its closure, defaults and
-globals, also of the functions that it calls. Of tensors dtype and rank matter, not identity: a function
-made anew around other tensors finds its recording. A number that changes becomes an operand. What
-cannot be seen through is recorded at each call.
+What a function reads is known before it runs: its code, closure, defaults and globals, and those of
+the functions that it calls. For tensors, dtype and rank matter, not identity: a function made anew
+around other tensors finds its recording. A number that changes becomes an operand. Functions that
+cannot be analysed are recorded at each call.
 """
 
 import collections
@@ -27,7 +27,7 @@ _MOST_FAMILIES, _MOST_OF_A_FAMILY = 1024, 64
 
 
 class _Operand:
-    """In a copied environment: where the number of this place stands as an operand."""
+    """In a copied environment: a number that is replaced by the operand of this index."""
 
     def __init__(self, place):
         self.place = place
@@ -68,9 +68,9 @@ class _Snapshot:
             self._refuse_random("numpy.random")
 
     def _look_up(self):
-        """What the names of the functions mean on the objects."""
+        """Looks up the functions' names on the objects."""
         looked_up = {}  # what was already looked up on each object
-        while True:  # attributes may hold functions, which name more of them
+        while True:  # attributes may be functions, which name further attributes
             names, count = frozenset(self.names), len(self._objects)
             for value in list(self._objects):
                 known = looked_up.get(id(value), frozenset())
@@ -209,7 +209,7 @@ class _Snapshot:
                 self.walk(scope[name])
 
     def _attributes(self, value, names):
-        """What the functions' names may mean on an object, a class or a module of the user's."""
+        """The attributes of a user's object, class or module that the functions may refer to."""
         kind = type(value)
         is_class = isinstance(value, type)
         for base in kind.__mro__ if not is_class else ():
@@ -249,7 +249,7 @@ class _Snapshot:
 
     def _attribute(self, name, value):
         self.key.append(name)
-        if type(value) in (int, float):  # a number of an object is not replaced by an operand
+        if type(value) in (int, float):  # a number in an object is never made an operand
             self.key += (type(value), repr(value))
         else:
             self.walk(value)
@@ -268,27 +268,27 @@ _WALKS = {
 
 
 class _Family:
-    """Recordings of functions that differ in numbers, and in the shapes of their captures."""
+    """Recordings of functions that differ only in numbers and in the shapes of their captures."""
 
     __slots__ = ("exact", "kept", "last", "promoted", "refused")
 
     def __init__(self, snapshot):
-        self.kept = snapshot.kept  # so that no id of the key comes to mean something else
+        self.kept = snapshot.kept  # so that no id in the key is reused for another object
         self.exact = {}  # (numbers, shapes or None) -> _Kept
         self.promoted = {}  # (places, numbers elsewhere, shapes or None) -> _Kept
-        self.refused = set()  # places whose number must be known
+        self.refused = set()  # places whose numbers must be known
         self.last = None
 
 
 class _Kept:
-    """A recording, and which tensors of the environment its slots are."""
+    """A recording, and the environment's tensors that its slots refer to."""
 
     __slots__ = ("order", "places", "recording")
 
     def __init__(self, recording, places):
         self.recording, self.places = recording, places
         place_of = dict(places)
-        self.order = None  # of the tensors, where the text reads them as they are
+        self.order = None  # of the tensors, if the text reads them directly
         if not recording.calls and not recording.constants:
             self.order = [place_of[slot] for slot in recording.reads]
 
@@ -305,13 +305,13 @@ counts = collections.Counter()  #: "recorded" and "found", for tests
 
 
 def clear():
-    """Forgets all recordings."""
+    """Drops all recordings."""
     _families.clear()
     _plans.clear()
 
 
 def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
-    """`_mods.record`, with recordings kept. On a hit the texts are the same objects."""
+    """Like `_mods.record`, but keeps recordings. On a hit the texts are the same objects."""
     plan_key = None
     if type(function) is types.FunctionType:
         plan_key = _plans.key_of(function, is_mask, score_dtype is torch.float64)
@@ -357,7 +357,7 @@ def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
 
 
 def _exact(number):
-    """A number so that equal ones are the same: -0.0 is not 0.0, nan is nan."""
+    """A number in a form that compares exactly: -0.0 is not 0.0, nan is nan."""
     if type(number) is float and (number == 0.0 or number != number):
         return math.copysign(1, number), number == 0
     return number
@@ -370,7 +370,7 @@ def _insert(table, key, value):
 
 
 def _kept(recording, tensors):
-    """None where the function got a tensor from what the snapshot does not see."""
+    """None if the function got a tensor from something that the snapshot does not see."""
     place_of = {id(t): i for i, t in enumerate(tensors)}
     places = []
     for slot, tensor in recording.leaves.items():
@@ -387,7 +387,7 @@ def _kept(recording, tensors):
 def _promoted(
     op, argument, function, is_mask, score_dtype, device, snapshot, family, numbers, shapes
 ):
-    """The recording with changed numbers as operands; None where there is or can be none."""
+    """The recording with changed numbers as operands; None if there is and can be none."""
     for (places, others, wanted), kept in family.promoted.items():
         if wanted not in (None, shapes) or _without(numbers, places) != others:
             continue

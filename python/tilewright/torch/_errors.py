@@ -1,9 +1,8 @@
-"""The class of errors about bad input."""
+"""The error class for bad input."""
 
 
 class BadInput(ValueError, RuntimeError):  # noqa: N818
     """An argument that does not fit.
 
-    Versions of torch differ in whether they raise ValueError or RuntimeError for the same mistake:
-    this is both.
+    For the same mistake some versions of torch raise ValueError, others RuntimeError: this is both.
     """

@@ -1,4 +1,4 @@
-"""Attention by the names of others: the flash-attention tutorial's, torch's own."""
+"""Attention under other interfaces: Triton's tutorial's and torch's own."""
 
 import torch
 
@@ -9,9 +9,9 @@ from ._attention import flex_attention
 def attention(q, k, v, causal, sm_scale, warp_specialize=True):
     """``softmax(sm_scale * q k^T) v``: the function of Triton's tutorial on fused attention.
 
-    q, k, v: (batch, heads, length, head dimension), any strides and lengths. causal: only keys up to
-    the query's position, counted from the top left. warp_specialize is a hint of the tutorial, not
-    used. Differentiable once; errors are those of `flex_attention`.
+    q, k, v: (batch, heads, length, head dimension), any strides and lengths. causal: only keys up
+    to the query's position attend, counted from the top left. warp_specialize is the tutorial's
+    hint and ignored. Differentiable once; errors are those of `flex_attention`.
     """
     return flex_attention(q, k, v, scale=sm_scale, causal=causal)
 
@@ -28,11 +28,11 @@ def scaled_dot_product_attention(
 ):
     """`torch.nn.functional.scaled_dot_product_attention`, fused.
 
-    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev); nested tensors of the
-    jagged layout too, also with is_causal. attn_mask: bool (where True attends) or floats to add,
+    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev); or nested tensors of
+    the jagged layout, also with is_causal. attn_mask: bools (True attends) or floats to add,
     broadcast to (N, ..., Hq, L, S), with a gradient if it requires one; or a
     `torch.nn.attention.bias.CausalBias`. is_causal counts from the top left. Dropout draws its seed
-    from torch's CPU generator. A row with nothing to attend gives 0.
+    from torch's CPU generator. A row with nothing to attend to gives 0.
     """
     op = "scaled_dot_product_attention"
     if not all(isinstance(x, torch.Tensor) for x in (query, key, value)):
@@ -79,7 +79,7 @@ def scaled_dot_product_attention(
 
 
 def _without_columns(query, key, value, attn_mask, options):
-    """Heads of dimension 0: all scores are 0, or there is no output."""
+    """Attention with a head dimension of 0: all scores are 0, or the output is empty."""
     width = value.shape[-1]
     if query.shape[-1] == 0:
         query, key = (torch.nn.functional.pad(x, (0, 1)) for x in (query, key))
@@ -93,7 +93,7 @@ def _without_columns(query, key, value, attn_mask, options):
 
 
 def _random_seed():
-    if torch.compiler.is_dynamo_compiling():  # a number would be read from a tensor
+    if torch.compiler.is_dynamo_compiling():  # drawing it would read a number from a tensor
         return torch.randint(-(1 << 31), 1 << 31, (2,), dtype=torch.int32, device="cpu")
     return torch.randint(1 << 62, (), device="cpu").item()
 
@@ -107,7 +107,7 @@ def _four_dimensions(x):
 
 
 def _mask_options(op, mask, lead, queries, keys, query):
-    """Options of flex_attention for an attn_mask."""
+    """flex_attention's options for an attn_mask."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
 
     if isinstance(mask, CausalBias):
@@ -132,13 +132,13 @@ def _mask_options(op, mask, lead, queries, keys, query):
             f"{tuple(mask.shape)}"
         ) from None
     if query.dim() < 4:
-        # (N, L, E) are batches of one head.
+        # (N, L, E) is a batch of single heads.
         mask = _four_dimensions(mask[(None,) * (query.dim() - mask.dim())])
     elif mask.dim() > 4:
         mask = mask.expand(*lead[:-1], *mask.shape[-3:]).flatten(0, -4)
     else:
         mask = mask[(None,) * (4 - mask.dim())]
-    # A dimension of 1 holds for all: its gradient is summed where it is made.
+    # A dimension of 1 is broadcast; its gradient is summed where it is computed.
     whole = [n == 1 for n in mask.shape]
 
     def element(b, h, q, kv):

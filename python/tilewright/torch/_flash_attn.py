@@ -1,4 +1,4 @@
-"""The functions of the package flash-attn, and the library as torch's flash attention.
+"""The functions of the package flash-attn.
 
 Signatures are those of FlashAttention-3 (flash_attn_interface.py in hopper/ of Dao-AILab's
 flash-attention), with learnable_sink, score_mod and mask_mod of FlashAttention-4.
@@ -38,9 +38,9 @@ def flash_attn_func(
 
     causal and window_size=(left, right) count from the bottom right: query i is at key S - L + i.
     softcap: scores become softcap * tanh(score / softcap); learnable_sink (Hq,); score_mod and
-    mask_mod are those of `flex_attention`, beside which positions count from the top left.
-    return_attn_probs adds lse (B, Hq, L). num_splits, pack_gqa and sm_margin are hints and not
-    used; qv, descales and attention_chunk are refused by name. Differentiable once.
+    mask_mod are those of `flex_attention`, where positions count from the top left.
+    return_attn_probs adds lse (B, Hq, L). num_splits, pack_gqa and sm_margin are hints and ignored;
+    qv, descales and attention_chunk are refused by name. Differentiable once.
     """
     op = "flash_attn_func"
     _refuse(
@@ -84,12 +84,12 @@ def flash_attn_varlen_func(
     score_mod=None,
     mask_mod=None,
 ):
-    """Attention of packed sequences: q (total, Hq, E), k and v (total, Hkv, E); out (total, Hq, Ev).
+    """Attention of packed sequences: q (total, Hq, E), k, v (total, Hkv, E); out (total, Hq, Ev).
 
     cu_seqlens_q, cu_seqlens_k (N + 1,) int32: where sequences start. seqused_k (N,): how many keys
-    of each exist. return_attn_probs adds lse (Hq, total). Other arguments are those of
-    `flash_attn_func`; lengths are read from cu_seqlens, so that max_seqlen_q, max_seqlen_k may be
-    left out. seqused_q is refused by name.
+    of each are used. return_attn_probs adds lse (Hq, total). Other arguments are those of
+    `flash_attn_func`; lengths are read from cu_seqlens, so that max_seqlen_q and max_seqlen_k may
+    be omitted. seqused_q is refused by name.
     """
     op = "flash_attn_varlen_func"
     _refuse(
@@ -150,15 +150,15 @@ def flash_attn_with_kvcache(
     learnable_sink=None,
     score_mod=None,
 ):
-    """Decoding: q (B, L, Hq, E) over a cache (B, S, Hkv, E), of which cache_seqlens keys exist.
+    """Decoding: q (B, L, Hq, E) over a cache (B, S, Hkv, E), of which cache_seqlens keys are used.
 
-    k, v (B, L_new, Hkv, E): first written to the cache, in place, after cache_seqlens, an integer
-    or (B,) int32. page_table (B, pages) int32: the cache is (blocks, page size, Hkv, E), and its
-    pages are gathered for the call. cache_batch_idx (B,): which row of the cache a batch reads;
-    cache_leftpad (B,): keys before it do not exist. causal and window_size count from the last key
-    of each batch. return_softmax_lse adds lse (B, Hq, L). No gradients reach the cache. Rotary
-    embeddings, packed queries, qv, descales and attention_chunk are refused by name; the rest are
-    hints and not used.
+    k, v (B, L_new, Hkv, E) are first written to the cache, in place, after cache_seqlens keys.
+    cache_seqlens: an integer or (B,) int32. page_table (B, pages) int32: the cache is (blocks, page
+    size, Hkv, E), and its pages are gathered for the call. cache_batch_idx (B,): which row of the
+    cache each batch reads; cache_leftpad (B,): keys before it are ignored. causal and window_size
+    count from the last key of each batch. return_softmax_lse adds lse (B, Hq, L). The cache gets no
+    gradients. Rotary embeddings, packed queries, qv, descales and attention_chunk are refused by
+    name; the rest are hints and ignored.
     """
     op = "flash_attn_with_kvcache"
     _refuse(
@@ -179,7 +179,7 @@ def flash_attn_with_kvcache(
         used = cache_seqlens + k.shape[1]
     keys, values = k_cache.detach(), v_cache.detach()
     if page_table is not None:
-        pages = page_table.long().clamp(min=0)  # entries past a sequence may hold anything
+        pages = page_table.long().clamp(min=0)  # entries past a sequence's end are arbitrary
         keys, values = (x[pages].flatten(1, 2) for x in (keys, values))
     elif cache_batch_idx is not None:
         keys, values = (x[cache_batch_idx.long()] for x in (keys, values))
@@ -199,7 +199,7 @@ def flash_attn_with_kvcache(
 
 
 def _append(op, k_cache, v_cache, k, v, seqlens, batch_idx, page_table):
-    """Writes new keys and values after those of the cache."""
+    """Writes new keys and values after those in the cache."""
     batch, new = k.shape[:2]
     at = seqlens.long()[:, None] + torch.arange(new, device=seqlens.device)
     if page_table is not None:
@@ -248,8 +248,8 @@ def _both(a, b):
 
 
 def _band(op, causal, window, shift):
-    """Options of flex_attention for a window that counts from the last key; `shift`: how many more
-    keys than queries there are, or that of each batch, (B,)."""
+    """flex_attention's options for a window that counts from the last key; `shift`: how many more
+    keys than queries there are, for all or for each batch, (B,)."""
     try:
         left, right = (int(bound) for bound in window)
     except (TypeError, ValueError):
@@ -262,7 +262,7 @@ def _band(op, causal, window, shift):
         low, high = (-1 if left < 0 else left - shift), (-1 if right < 0 else right + shift)
         if (left < 0 or low >= 0) and (right < 0 or high >= 0):
             return {"causal": True} if (low, high) == (-1, 0) else {"window": (low, high)}
-        # What lies before the first query or key is no bound of `window`.
+        # `window` takes no negative bounds: such bands become a mask_mod.
 
     def band(b, h, q_idx, kv_idx):
         distance = kv_idx - q_idx - (shift[b] if of_batch else shift)

@@ -1,8 +1,8 @@
 """The library as an implementation of torch's flash attention: SDPA, jagged tensors, varlen_attn.
 
-torch.nn.attention has a registry of implementations of its operators for flash attention on CUDA.
-This module registers one, "TILEWRIGHT", which `torch.nn.attention.activate_flash_attention_impl`
-turns on and `restore_flash_attention_impl` off.
+torch.nn.attention has a registry of implementations of its flash-attention operators on CUDA. This
+module registers one, "TILEWRIGHT", which `torch.nn.attention.activate_flash_attention_impl` turns
+on and `restore_flash_attention_impl` turns off.
 """
 
 import torch
@@ -26,7 +26,7 @@ def register_flash_attention():
 
 
 class _Handle:
-    """While it lives torch's operators come here."""
+    """While it is alive, torch's operators are routed here."""
 
     def __init__(self, library):
         self._library = library
@@ -47,7 +47,7 @@ def _activate(dispatch_key="CUDA"):
 
 
 def _takes(operator, function):
-    """Whether the schema has no argument that the function does not know."""
+    """Whether the function knows every argument of the operator's schema."""
     known = function.__code__.co_varnames[: _count(function)]
     return all(argument.name in known for argument in operator._schema.arguments)
 
@@ -59,7 +59,7 @@ def _count(function):
 def _site(
     query, key, value, starts, kv_starts, causal, scale, left, right, seqused, gradient, op
 ):  # fmt: skip
-    """The site of a call with tensors (B, L, H, D), packed ones with a batch of 1; its operands."""
+    """The site and operands of a call with tensors (B, L, H, D); packed ones have a batch of 1."""
     named, window = {}, (-1 if left is None else left, -1 if right is None else right)
     if starts is None:
         band = _flash_attn._band(op, causal, window, key.shape[1] - query.shape[1])

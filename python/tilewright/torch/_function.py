@@ -1,4 +1,4 @@
-"""Autograd of attention: a Function for each pass; the second has no derivative."""
+"""Autograd of attention: a Function for each pass; the backward pass has no derivative."""
 
 import torch
 
@@ -15,8 +15,8 @@ _NO_FORWARD_MODE = (
 class PlainAttention(torch.autograd.Function):
     """apply(site, mask, seed, *operands) -> out, lse and, if the site asks for them, max_scores.
 
-    Without a setup_context, which costs an inspect.signature in every call, and which the
-    transforms of torch.func need: they take `Attention`.
+    Has no setup_context, which costs an inspect.signature in every call. Transforms of torch.func
+    need one: they use `Attention`.
     """
 
     @staticmethod
@@ -42,7 +42,7 @@ class PlainAttention(torch.autograd.Function):
         operands = (*saved, dout) if dlse is None else (*saved, dout, dlse)
         if _grad_enabled() or not _ops.is_plain():
             gradients = AttentionBackward.apply(site, mask, seed, *operands)
-        else:  # nobody asks for derivatives of the gradients
+        else:  # derivatives of the gradients are not requested
             gradients = _ops.run_plain(site, operands, mask, seed)
         return None, None, None, *[None if i is None else gradients[i] for i in places]
 
@@ -60,7 +60,7 @@ def _save(ctx, site, mask, seed, operands, results):
 
 
 class Attention(PlainAttention):
-    """The same for transforms of torch.func, modes and tracers."""
+    """The same for transforms of torch.func, dispatch modes and tracers."""
 
     @staticmethod
     def forward(site, mask, seed, *operands):

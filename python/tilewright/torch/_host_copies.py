@@ -1,8 +1,8 @@
-"""What the host reads of tensors on a GPU, copied once.
+"""Copies of GPU tensors that the host reads, made once.
 
-A copy holds for as long as the tensor lives and its version, which torch counts up at every write,
-stays the same. Writes that torch does not see, as by replays of CUDA graphs or kernels of other
-libraries, are not seen here: such tensors are for the caller to make anew.
+A copy is valid for as long as the tensor lives and its version, which torch increments at every
+write, stays the same. Writes that torch does not see, such as those by replayed CUDA graphs or
+other libraries' kernels, go unnoticed: the caller has to make such tensors anew.
 """
 
 import weakref
@@ -14,12 +14,12 @@ _is_output_of_a_graph = getattr(torch._C, "_is_cached_tensor", lambda _: False)
 
 
 def may_keep(tensor):
-    """Whether what was read of a tensor may be kept: torch must tell when it is written to."""
+    """Whether a copy of a tensor may be kept: torch must tell when the tensor is written to."""
     return not tensor.is_inference() and not _is_output_of_a_graph(tensor)
 
 
 def host_copy(tensor):
-    """The tensor on the CPU; itself where it may not be kept, and while a CUDA graph is captured."""
+    """The tensor on the CPU; itself if copies may not be kept or a CUDA graph is being captured."""
     if tensor.is_cpu or type(tensor) is not torch.Tensor or tensor.requires_grad:
         return tensor
     if not tensor.is_cuda or not may_keep(tensor) or torch.cuda.is_current_stream_capturing():

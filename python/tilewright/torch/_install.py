@@ -1,4 +1,4 @@
-"""install(): code that calls torch's flex_attention reaches this package."""
+"""install(): routes code that calls torch's flex_attention to this package."""
 
 import functools
 import threading
@@ -16,7 +16,7 @@ _saved = []
 
 
 class _Installed:
-    """What `install` returns: a context manager that uninstalls at its end."""
+    """What `install` returns: a context manager that uninstalls on exit."""
 
     def __enter__(self):
         return self
@@ -26,11 +26,12 @@ class _Installed:
 
 
 def install():
-    """Makes ``torch.nn.attention.flex_attention`` run here until `uninstall`, or as ``with install():``.
+    """Makes ``torch.nn.attention.flex_attention`` run here until `uninstall`; or ``with
+    install():``.
 
-    Its functions flex_attention, create_block_mask and create_mask are replaced, and the operator
-    under torch's flex_attention too, so that functions imported or compiled earlier come here.
-    Gradients on the CPU are allowed. May be nested.
+    Replaces its functions flex_attention, create_block_mask and create_mask, and the operator under
+    torch's flex_attention, so that functions imported or compiled earlier run here too. Allows
+    gradients on the CPU. May be nested.
     """
     global _depth
     with _lock:
@@ -41,7 +42,7 @@ def install():
 
 
 def uninstall():
-    """Undoes one `install`; nothing without one."""
+    """Undoes one `install`; does nothing if there was none."""
     global _depth
     with _lock:
         if _depth == 0:
@@ -73,7 +74,7 @@ def _replace():
 
 
 def _with_lists(*arguments, **options):
-    """create_block_mask, with lists made: torch's function may be compiled, and read them there."""
+    """create_block_mask with the lists made at once: compiled functions of torch may read them."""
     mask = create_block_mask(*arguments, **options)
     if mask._core is not None:
         mask.as_tuple()
@@ -81,14 +82,14 @@ def _with_lists(*arguments, **options):
 
 
 def _options_for_torch(query, key, value, return_lse, kernel_options, *_, **__):
-    """In place of torch's checks and additions, which refuse max_scores on the CPU."""
+    """Replaces torch's checks of options, which refuse max_scores on the CPU."""
     options = {} if kernel_options is None else dict(kernel_options)
     legacy = "FORCE_USE_FLEX_ATTENTION" in options
     if "BACKEND" not in options or (options["BACKEND"] in BACKENDS and not legacy):
         options.pop("FORCE_USE_FLEX_ATTENTION", None)
-        options["BACKEND"] = "AUTO"  # logarithms of "FLASH" would not be taken for those of base 2
+        options["BACKEND"] = "AUTO"  # for "FLASH" torch would not expect logarithms to base 2
     return options
 
 
 def _accept_device(*_):
-    """In place of torch's check, which refuses gradients on the CPU."""
+    """Replaces torch's check, which refuses gradients on the CPU."""

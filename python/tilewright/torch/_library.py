@@ -13,7 +13,7 @@ from ._core_mods import from_core
 
 
 def export(library):
-    """Every function of a submodule of the core, by its name."""
+    """{name: function} for every function of a submodule of the core."""
     core = getattr(_core, library)
     return {
         name: _wrapped(name, function)
@@ -25,7 +25,7 @@ def export(library):
 def _wrapped(name, core):
     @functools.wraps(core, updated=())
     def function(*arguments, **options):
-        given = {}  # tensors by the names of their captures
+        given = {}  # tensors by capture name
         arguments = [_argument(name, x, given) for x in arguments]
         options = {key: _argument(name, x, given) for key, x in options.items()}
         return from_core(core(*arguments, **options).renamed(name), given)
@@ -35,7 +35,7 @@ def _wrapped(name, core):
 
 
 def _argument(name, value, given):
-    """As the core's function takes it."""
+    """An argument as the core's function takes it."""
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
     if isinstance(value, torch.Tensor):

@@ -1,11 +1,11 @@
-"""torch.compile: the operator that Dynamo turns mods into graphs for.
+"""torch.compile: an operator whose mods Dynamo turns into graphs.
 
-Dynamo knows one way to hand a function with captured tensors to an operator: that of torch's own
+Dynamo has one way to pass a function with captured tensors to an operator: that of torch's own
 flex_attention. The operator here is entered in Dynamo's table under the same class, so that Dynamo
 traces score_mod and mask_mod, lifts the tensors and numbers of their closures, and calls it with
-graphs. It records these as text and calls the library's operators, which alone reach a backend.
+graphs. It records these as text and calls the library's operators; a backend sees only those.
 
-Imported in the first compiled call; the one file that uses private names of Dynamo.
+Imported by the first compiled call; the only file that uses private names of Dynamo.
 """
 
 import math
@@ -35,7 +35,7 @@ from . import (
 )
 
 _VERSION = str(_core.version)
-_ANY = 1 << 31  # what stands for a size that is not known
+_ANY = 1 << 31  # stands for an unknown size
 _LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
@@ -58,8 +58,8 @@ class _Marker(torch._ops.HigherOrderOperator):
     ):
         """out, lse and max_scores.
 
-        block_mask: (mask_mod,), or torch's BlockMask as a tuple, whose mask_mod decides inside of
-        partial blocks. options: what else `flex_attention` takes, or torch's kernel_options.
+        block_mask: (mask_mod,), or torch's BlockMask as a tuple, whose mask_mod decides within
+        partial blocks. options: further arguments of `flex_attention`, or torch's kernel_options.
         """
         ours = options.get("tilewright", {})
         op = "flex_attention"
@@ -118,7 +118,7 @@ class _Marker(torch._ops.HigherOrderOperator):
         else:
             results = _ops.run(site.alone, operands, None, seed)
         out, *rest = results
-        lse = rest.pop(0) if rest else out.new_empty(0)  # which nobody reads
+        lse = rest.pop(0) if rest else out.new_empty(0)  # never read
         out = out if out.dtype == dtype else out.to(dtype)
         max_scores = rest[0] if rest else lse.new_empty(0)
         if self._base == 2:
@@ -127,7 +127,7 @@ class _Marker(torch._ops.HigherOrderOperator):
 
 
 def _lists(block_mask):
-    """Names and tensors of torch's lists, and the block size; nothing for a mask of one block."""
+    """Names and tensors of torch's lists, and the block size; empty for a mask of one block."""
     kv_num_blocks, kv_indices, full_num_blocks, full_indices = block_mask[2:6]
     block_size = tuple(map(int, block_mask[-2:]))
     if block_size == (_LARGE_SPARSE_BLOCK_SIZE, _LARGE_SPARSE_BLOCK_SIZE):
@@ -141,7 +141,7 @@ _trivial = {}
 
 
 def _record(op, argument, graph, lifted, is_mask, sizes, dtype, device):
-    # What Dynamo lifted of numbers counts as 0-d tensors.
+    # Numbers that Dynamo lifted count as 0-d tensors.
     lifted = [
         x if isinstance(x, torch.Tensor) else torch.full((), x, device=device, dtype=_dtype(x))
         for x in lifted
@@ -172,7 +172,7 @@ def _public(options):
 
 
 marker = _Marker("tilewright_flex_attention", math.e)
-#: In place of torch's own operator, whose logarithms have base 2.
+#: Replaces torch's own operator, whose logarithms are to base 2.
 base2_marker = _Marker("tilewright_flex_attention_base2", 2)
 
 
@@ -193,7 +193,7 @@ def _register():
 _register()
 _block_mask.use_words()
 
-#: What Dynamo leaves to later stages: a Function around an operator.
+#: A Function around an operator, which Dynamo leaves to later stages.
 norm = torch.compiler.allow_in_graph(_norm.apply)
 
 
@@ -280,7 +280,7 @@ def flex_attention(
     plain_mask = noop_mask if mask_mod is None else mask_mod
     lists = (plain_mask,)
     if block_mask is not None and min(block_mask.BLOCK_SIZE) >= _LARGE_SPARSE_BLOCK_SIZE:
-        block_mask = None  # torch's empty mask, of any length
+        block_mask = None  # torch's empty mask, which fits any length
     if block_mask is not None:
         heads = 2 if layout == "bshd" else 1
         _sites.check_mask(
@@ -322,7 +322,7 @@ def flex_attention(
             "seed": seed,
             "layout": layout,
             "deterministic": deterministic,
-            # PyTorch keeps compiled graphs on disk by what is here, with the texts of this version.
+            # PyTorch keys its disk cache of graphs by these; the graphs hold this version's texts.
             "version": _VERSION,
         }
     }

@@ -1,4 +1,4 @@
-"""Exact block masks by the memory that their words lie in."""
+"""Finds exact block masks by the memory that holds their words."""
 
 import weakref
 
@@ -11,6 +11,6 @@ def keep(mask):
 
 
 def mask_of(words):
-    """The mask whose words lie in this memory; None where none lives."""
+    """The mask whose words are in this memory; None if no such mask is alive."""
     mask = _by_address.get(words.data_ptr())
     return mask if mask is not None and mask._core is not None else None

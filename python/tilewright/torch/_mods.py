@@ -18,12 +18,12 @@ _POSITIONS = (0, (1 << 31) - 1)
 
 
 def record(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
-    """Records a mod anew; TypeError, ValueError or NotImplementedError for what cannot be one."""
+    """Records a mod anew; TypeError, ValueError or NotImplementedError if it cannot be one."""
     recording = recorded(op, argument, function, is_mask, score_dtype, device)
     if recording.fixed_shapes:
         for leaf in recording.leaves.values():
             for size in leaf.shape:
-                int(size)  # a guard on a symbolic size, since the text depends on it
+                int(size)  # makes Dynamo guard on a symbolic size, since the text depends on it
     return recording.bind(recording.leaves)
 
 
@@ -55,7 +55,7 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
             with recorder.running():
                 out = function(*scalars)
             if recorder.own_rules and not is_mask:
-                for slot in list(tables.captured):  # a rule may read what the mod only passes on
+                for slot in list(tables.captured):  # its rules may read what the mod only passes on
                     index = [values.index(0)] * len(tables.shapes[slot][0])
                     Part(recorder.captured(slot), index).value()
             return _result(op, argument, recorder, out, is_mask)
@@ -83,7 +83,7 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
 
 
 def _result(op, argument, recorder, out, is_mask):
-    """What the function returned, as the core takes it."""
+    """The function's result as the core takes it."""
     wanted = "a bool scalar" if is_mask else "a number"
     if isinstance(out, bool | int | float):
         dtype, shape = dtype_of(out), ()

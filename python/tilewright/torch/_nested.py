@@ -7,9 +7,9 @@ from . import _errors
 
 
 def flex_attention(attention, query, key, value, options):
-    """`attention`, which takes packed sequences, on nested tensors (B, H, j, D); so is the result.
+    """Runs `attention`, which takes packed sequences, on nested tensors (B, H, j, D); returns one.
 
-    Positions that mods see restart in every sequence, and their batch counts sequences.
+    Positions that mods see restart in every sequence; their batch index counts sequences.
     """
     op = "flex_attention"
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -64,7 +64,7 @@ def flex_attention(attention, query, key, value, options):
 
 
 def _nested(packed, like):
-    """Rows (1, H, total, ...) as a nested tensor whose ragged size is that of another."""
+    """Rows (1, H, total, ...) as a nested tensor with the ragged size of `like`."""
     return torch.nested.nested_tensor_from_jagged(
         packed.squeeze(0),
         offsets=like.offsets(),

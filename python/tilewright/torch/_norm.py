@@ -16,13 +16,14 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
     """``x / sqrt(mean(x**2) + eps) * weight`` over all dimensions of the weight.
 
-    x: floats of any shape and strides. weight: its shape ends that of x, of any float dtype; without
-    one the norm is over the last axis. residual: shape and dtype of x, added before the norm.
+    x: floats of any shape and strides. weight: of any float dtype and the shape of x's last
+    dimensions; without one the norm is over the last axis. residual: of x's shape and dtype, added
+    before the norm.
 
-    Returns y, of x's shape and the weight's dtype (x's without a weight). With a residual
-    ``(y, x + residual)``; return_stats appends the inverse deviation, one for each row (float32;
-    float64 for float64 x), which has no gradient. Differentiable once in all tensors. Errors about
-    arguments are ValueError and RuntimeError at once, TypeError for what is no tensor.
+    Returns y, of x's shape and the weight's dtype (x's without a weight); with a residual ``(y, x +
+    residual)``. return_stats appends the inverse deviation of each row (float32; float64 for
+    float64 x), which has no gradient. Differentiable once in all tensors. Errors about arguments
+    are both ValueError and RuntimeError; TypeError for what is not a tensor.
 
     `torch.nn.functional.rms_norm(x, normalized_shape, weight, eps)` normalises over the same
     dimensions.
@@ -33,8 +34,8 @@ def rms_norm(x, weight=None, eps=1e-5, residual=None, return_stats=False):
 def layer_norm(x, weight=None, bias=None, eps=1e-5, residual=None, return_stats=False):
     """``(x - mean) / sqrt(variance + eps) * weight + bias`` over all dimensions of the weight.
 
-    As rms_norm; the bias has the weight's shape and dtype. return_stats appends the mean and the
-    inverse deviation.
+    Arguments and results are as in rms_norm; the bias has the weight's shape and dtype.
+    return_stats appends the mean and the inverse deviation.
     """
     return _norm("layer_norm", True, x, weight, bias, eps, residual, return_stats)
 
@@ -53,7 +54,7 @@ class _Spec:
 
 
 class _Site:
-    """One spec and its kernels' entry."""
+    """One spec and the entry of its kernels."""
 
     def __init__(self, spec):
         self.spec = spec
@@ -78,7 +79,7 @@ class _Site:
         return dict(zip((n for n, present in names if present), operands, strict=True))
 
     def results(self, *operands):
-        """Arguments of torch.empty_strided for each result; BadInput for what does not fit."""
+        """Arguments of torch.empty_strided for each result; BadInput if an operand does not fit."""
         spec, named = self.spec, self.named(operands)
         x = named["sum" if spec.backward else "x"]
         weight = named.get("weight")
@@ -189,7 +190,7 @@ def _run(spec, operands):
 
 
 class _Norm(torch.autograd.Function):
-    """apply(spec, x, weight, bias, residual), of which some are None, gives all results."""
+    """apply(spec, x, weight, bias, residual) -> all results; some operands may be None."""
 
     @staticmethod
     def forward(spec, *given):
@@ -294,7 +295,7 @@ def _norm(op, layer, x, weight, bias, eps, residual, return_stats):
 
 
 def apply(layer, eps, *given):
-    """y, the sum with a residual, inverse deviation and, of layer_norm, the mean."""
+    """y, the sum with a residual, the inverse deviation and, for layer_norm, the mean."""
     _, weight, bias, residual = given
     spec = _Spec(layer, weight is not None, bias is not None, residual is not None, eps)
     if torch.is_grad_enabled() or not _ops.is_plain():

@@ -14,22 +14,20 @@ library.define(
     " -> (Tensor out, Tensor lse, Tensor max_scores)",
     tags=TAGS,
 )
-# The same without lse and max_scores, where nobody asks for them: a tensor of torch costs a
-# microsecond.
+# The same without lse and max_scores, if they are not needed: making a tensor costs a microsecond.
 library.define(
     "forward.alone(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
     " -> Tensor",
     tags=TAGS,
 )
-# Gradients of query, key and value as far as they are wanted, then of sinks and of each operand
-# `dscore`.
+# Gradients of query, key and value where needed, then of sinks and of each `dscore` operand.
 library.define(
     "backward(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
     " -> Tensor[]",
     tags=TAGS,
 )
-# The same for operands on a GPU some of which the host reads: no part of a CUDA graph, whose replay
-# would not read them again.
+# The same for operands on a GPU some of which the host reads: these must stay out of CUDA graphs,
+# whose replay would not read them again.
 _HOST_TAGS = (*TAGS, torch.Tag.cudagraph_unsafe)
 library.define(
     "forward.host(Tensor query, Tensor key, Tensor value, Tensor[] others, SymInt seed, str site)"
@@ -52,7 +50,7 @@ def _run(query, key, value, others, seed, text):
     site = _sites.parsed(text)
     operands, mask = (query, key, value, *others), None
     if site.words_at is not None:
-        # A mask that lives in this process is not read from its words.
+        # A mask that is alive in this process is used directly, not read from its words.
         mask = _mask_words.mask_of(operands[site.words_at])
         if mask is not None:
             operands = (*operands[: site.words_at], *operands[site.words_at + 1 :])
@@ -68,7 +66,7 @@ def _run(query, key, value, others, seed, text):
 
 
 def plain(x):
-    """A tensor whose memory can be read as it stands."""
+    """The tensor with memory that can be read directly."""
     x = x.resolve_neg().resolve_conj()
     return x if type(x) in (torch.Tensor, torch.nn.Parameter) else x.as_subclass(torch.Tensor)
 
@@ -124,18 +122,18 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 
 
 def is_plain():
-    """Whether no dispatch mode, no transform of torch.func and no forward mode of autograd would see
-    an operator's call."""
+    """Whether no dispatch mode, torch.func transform or forward-mode autograd would see an
+    operator's call."""
     return _modes() == 0 and _transforms() is None and _forward_ad._current_level < 0
 
 
 def is_transformed():
-    """Whether a transform of torch.func is at work."""
+    """Whether a transform of torch.func is active."""
     return _transforms() is not None
 
 
 def run(site, operands, mask, seed):
-    """The results of a site; straight into the library where nothing of torch wants to see it."""
+    """The results of a site; calls the library directly if nothing in torch has to see the call."""
     if _modes() == 0 and _transforms() is None:
         return run_plain(site, operands, mask, seed)
     return _dispatch(site, operands, mask, seed)
@@ -155,7 +153,7 @@ def _dispatch(site, operands, mask, seed):
         site, operands = site.with_words, (*operands, mask.make_words())
     query, key, value, *others = operands
     if seed >= 1 << 63:
-        seed -= 1 << 64  # operators have integers with a sign
+        seed -= 1 << 64  # operators take signed integers
     host = site.read_by_host and query.device.type == "cuda"
     if site.spec.backward:
         operator = _backward_op.host if host else _backward_op.default

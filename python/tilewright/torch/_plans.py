@@ -1,6 +1,6 @@
-"""The short way to the recording of a mod that reads tensors and numbers alone.
+"""A fast path to the recording of a mod that reads only tensors and numbers.
 
-What a snapshot of the environment would find is compared place by place, without making one.
+Compares what a snapshot of the environment would find place by place, without making one.
 """
 
 import builtins
@@ -13,16 +13,16 @@ from .._memo import Memo
 
 
 class OpaqueError(Exception):
-    """The function reads what cannot be compared from one call to the next."""
+    """The function reads something that cannot be compared from one call to the next."""
 
 
-# id of a code object -> the object, so that the id stays its own, and the names
+# id of a code object -> the object, which keeps the id from being reused, and the names
 _known_names = Memo("names of code", 4096)
 library_modules = {}  # id -> module
 
 
 def names_of(code):
-    """Globals and attributes that a code object and those inside of it name."""
+    """Globals and attributes that a code object, and those nested in it, name."""
     known = _known_names.find(id(code))
     if known is not None:
         return known[1]
@@ -34,7 +34,7 @@ def names_of(code):
 
 
 class _Plan:
-    """What a snapshot of functions of one code would find: `core` looks whether it is that."""
+    """What a snapshot of functions with one code would find; `core` checks whether that holds."""
 
     __slots__ = ("code", "core", "kept")
 
@@ -59,7 +59,7 @@ def _steps(function):
         if name in scope:
             yield name, *_expected(scope[name])
         elif hasattr(builtins, name):
-            yield name, _SAME, None  # nobody has put another in its place
+            yield name, _SAME, None  # nothing has replaced it
 
 
 def _expected(value):
@@ -101,8 +101,8 @@ def remember(key, function, snapshot, kept):
 
 
 def known_mod(function, is_mask, is_double):
-    """What KnownCalls.remember takes of a mod: (function, plan, places of the tensors that are
-    operands); None where its recording takes more than a plan."""
+    """What KnownCalls.remember takes for a mod: (function, plan, places of the tensors that are
+    operands); None if its recording needs more than a plan."""
     if function is None:
         return None, None, ()
     if type(function) is not types.FunctionType:

@@ -1,9 +1,9 @@
 """Records a mod written in PyTorch as tile IR, in one run of the function.
 
-The scalars of the mod are wrapper tensors. Under a dispatch mode every operation on them computes
-dtype and shape on meta tensors and applies the rule of `_rules.py` to the values that they stand for.
-No kernel runs and no memory is read. A tensor that is none of the wrappers is a capture; operations
-on captures alone are kept as a list, which each call runs on the tensors that it brings.
+The mod's scalars are wrapper tensors. Under a dispatch mode, every operation on them computes its
+dtype and shape on meta tensors and applies the rule of `_rules.py` to the values they stand for. No
+kernel runs and no memory is read. Any other tensor is a capture; operations on captures alone are
+kept as a list, which each call runs on its own tensors.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from .._errors import UnsupportedError
 from .._numbers import Number, operand
 from .._values import Scattered
-from . import _array_rules, _rules  # noqa: F401  (rules stand in one table)
+from . import _array_rules, _rules  # noqa: F401  (imported to register rules)
 from ._recording import Call, Slot, mapped, shape_of, tensors_of
 from ._stand_ins import result_of, stand_in
 from ._values import Part
 
-_LARGEST = 1 << 20  # elements that an operation on captures may add to what it was given
+_LARGEST = 1 << 20  # elements that an operation on captures may add to its inputs
 _current = threading.local()
 
 
 def current():
-    """The recorder of the mod that runs in this thread; None outside."""
+    """The recorder of the mod that runs in this thread; None if there is none."""
     return getattr(_current, "recorder", None)
 
 
@@ -89,7 +89,7 @@ class Traced(torch.Tensor):
 
 
 class Whole(NamedTuple):
-    """All of a captured array: the number of its slot."""
+    """A whole captured array: the number of its slot."""
 
     slot: int
 
@@ -101,23 +101,23 @@ class _Dispatch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        return False  # the way to skip it imports it, which takes seconds
+        return False  # disabling it would import it, which takes seconds
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.prim.device.default:  # how torch asks a fake tensor where it is
+        if func is torch.ops.prim.device.default:  # how torch asks for a fake tensor's device
             return func(*args)
         return self._recorder.dispatch(func, args, kwargs or {})
 
 
 def without_dynamo(function):
-    """What a compiled function calls outside of its graphs is not compiled, either."""
+    """Keeps Dynamo from compiling what a compiled function calls outside of its graphs."""
     if "torch._dynamo" not in sys.modules:
         return function
     return torch._dynamo.disable(function)
 
 
 class _Functions(TorchFunctionMode):
-    """Indexing by traced values, which torch would turn into numbers, and reads of shapes."""
+    """Intercepts indexing by traced values, which torch would make numbers, and reads of shapes."""
 
     def __init__(self, recorder):
         super().__init__()
@@ -134,11 +134,10 @@ class _Functions(TorchFunctionMode):
         if func in _rules.SHAPES and not args[0].is_meta:
             self._recorder.fixed_shapes = True
         elif func in _rules.DETACHES and isinstance(args[0], Traced):
-            # Not of a captured tensor, and not where autograd, which keeps results that way, runs
-            # the operator.
+            # Not for a captured tensor, nor where autograd itself detaches to save results.
             self._recorder.own_rules = True
         elif func in _rules.PRODUCTS and [x.dim() for x in args] == [1, 2]:
-            # torch squeezes a matrix in place for it.
+            # torch would squeeze a matrix in place.
             func, args = torch.mv, (args[1].t(), args[0])
         elif func in _rules.VALUES:
             raise TypeError(_rules.NO_VALUE)
@@ -146,7 +145,7 @@ class _Functions(TorchFunctionMode):
 
 
 class Tables:
-    """The arrays of a mod: by slot, and by the names under which the core knows them."""
+    """The arrays of a mod, by slot and by the core's names for them."""
 
     def __init__(self):
         self.leaves, self.constants, self.calls = {}, {}, []
@@ -174,7 +173,7 @@ class Recorder:
     # ---- What rules use.
 
     def unwrapped(self, tensor):
-        """A captured tensor of torch.func, which would go its own ways, as a stand-in."""
+        """A stand-in for a captured torch.func tensor, which torch would dispatch differently."""
         if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return tensor
         slot = self.leaf(tensor)
@@ -183,7 +182,7 @@ class Recorder:
         return self.wholes[slot]
 
     def value(self, x, dtype=None):
-        """The value of an argument, in a dtype if given."""
+        """The value of an argument, converted to a dtype if given."""
         if isinstance(x, Traced):
             value, own = x.value, x.dtype
             value = self._part(value.slot) if isinstance(value, Whole) else value
@@ -209,7 +208,7 @@ class Recorder:
         return self.values.convert(e, dtype)
 
     def array(self, x, dtype=None):
-        """The same as an object array."""
+        """The same, as an object array."""
         return self.values.objects(self.value(x, dtype))
 
     def apply(self, name, inputs, dtype, common):
@@ -227,7 +226,7 @@ class Recorder:
         return self.values.static_index(index, extent, dimension)
 
     def inside(self, index, extent):
-        """An index with negative ones counted from the end, clamped."""
+        """An index, counted from the end if negative, and clamped."""
         self.fixed_shapes = True
         if not isinstance(index, Number):
             return self.values.static_index(index, extent, 0)
@@ -259,7 +258,7 @@ class Recorder:
         return slot
 
     def _constant(self, tensor):
-        """What the mod made of numbers alone. An array that is not small is read like a capture."""
+        """A tensor that the mod made from numbers alone. A large one is read like a capture."""
         if tensor.numel() <= 1:
             with _disable_current_modes():
                 number = tensor.detach().reshape(()).item() if tensor.numel() else 0
@@ -307,7 +306,7 @@ class Recorder:
         return torch.ops.aten.index.Tensor(tensor, indices)
 
     def call(self, func, args, kwargs):
-        """A function of torch. What it makes of captures alone is, to a derivative, a capture."""
+        """Runs a torch function. What it makes from captures alone is a capture to derivatives."""
         if self._calls is None:
             return func(*args, **kwargs)
         tensors = tensors_of(kwargs, tensors_of(args, []))
@@ -340,7 +339,7 @@ class Recorder:
             raise UnsupportedError(f"{error}{_place()}", placed=True) from None
 
     def _made(self, func, args, kwargs):
-        """Of numbers alone: computed on the CPU."""
+        """An operation on numbers alone: computed on the CPU."""
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu"), "pin_memory": False}
             kwargs = {k: v for k, v in kwargs.items() if k != "pin_memory"}
@@ -389,7 +388,7 @@ class Recorder:
 
         decomposition = decomposition_table.get(func)
         if decomposition is None and func._can_decompose():
-            # In C++: under a mode of functions the operator would come back as it is.
+            # In C++: under a function mode the operator would come back unchanged.
             with _Dispatch(self), torch._C.DisableTorchFunction():
                 return func.decompose(*args, **kwargs)
         if decomposition is None:
@@ -398,12 +397,12 @@ class Recorder:
             return decomposition(*args, **kwargs)
 
     def _is_next(self, func):
-        """Whether an operation on captures alone is kept for the calls. What autograd does to them
-        in a derivative becomes part of the derivative."""
+        """Whether an operation on captures alone is kept for each call to run. What autograd does
+        to captures in a derivative becomes part of the derivative instead."""
         return self._calls is None or any(call.function is func for call in self._calls[:1])
 
     def _on_captures(self, func, args, kwargs, out, inputs):
-        """Kept for each call to run; its results are arrays like captures."""
+        """Keeps an operation for each call to run; its results are arrays like captures."""
         given = sum(math.prod(shape_of(t)) for t in inputs)
         if any(o.numel() > given + _LARGEST for o in tensors_of(out, [])):
             raise UnsupportedError(
@@ -444,7 +443,7 @@ class Recorder:
             self.tables.constants[slot] = tensor
 
     def library(self, mod, arrays, scalars):
-        """A mod of the core, of captured tensors, on the scalars of the mod that runs."""
+        """Applies a mod of the core, with captured tensors, to the scalars of the running mod."""
         captures = [self.captured(self.leaf(x)).core for x in arrays]
         inputs = [operand(self.values.element(self.value(x))) for x in scalars]
         dtype = torch.bool if mod.is_mask else scalars[0].dtype
@@ -453,7 +452,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def running(self):
-        """Within this context torch's operations on wrapper tensors come here."""
+        """Within this context torch's operations on wrapper tensors are recorded."""
         before = current()
         _current.recorder = self
         self._watch = True
@@ -469,7 +468,7 @@ def _is_float(out):
 
 
 def _writes_first(func):
-    """Whether it writes to its first argument, not to `out`."""
+    """Whether an operator writes to its first argument rather than to `out`."""
     alias = func._schema.arguments[0].alias_info
     return alias is not None and alias.is_write
 
@@ -497,7 +496,7 @@ def _place():
 
 @contextlib.contextmanager
 def outside_of_modes():
-    """Whatever traces or transforms the caller does not see the operations of a mod. Gives whether
+    """Hides a mod's operations from whatever traces or transforms the caller. Yields whether
     torch.func transforms it."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_disable_current_modes())

@@ -1,4 +1,4 @@
-"""What recording a mod gives, and how it takes other captures."""
+"""The result of recording a mod, and how it is bound to other captures."""
 
 import sys
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from ._values import TorchValues
 
 
 class Call(NamedTuple):
-    """An operation on captures alone; tensors of the arguments are numbers of slots."""
+    """An operation on captures alone; tensors among its arguments are slots."""
 
     function: object
     arguments: tuple
@@ -20,13 +20,13 @@ class Call(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """In the arguments of a Call: what stands in this slot."""
+    """In the arguments of a Call: the tensor of this slot."""
 
     number: int
 
 
 class Recording:
-    """A mod recorded, and how the tensors that its text reads come from its captures."""
+    """A recorded mod, and how the tensors that its text reads are computed from its captures."""
 
     def __init__(self, text, leaves, constants, calls, reads, derivative, gathers, fixed):
         self.text, self.derivative, self.gathers = text, derivative, gathers
@@ -36,7 +36,7 @@ class Recording:
         self.fixed_shapes = fixed  #: whether it depends on the shapes of its captures
 
     def bind(self, leaves):
-        """The TracedMod of other captures, {slot: tensor}."""
+        """The TracedMod for other captures, {slot: tensor}."""
         if not self.calls and not self.constants:
             arrays = tuple([leaves[slot] for slot in self.reads])
             return TracedMod(self.text, arrays, self.derivative, self.gathers)
@@ -57,7 +57,7 @@ class Recording:
         return TracedMod(self.text, arrays, self.derivative, self.gathers)
 
     def without_tensors(self):
-        """The same, holding none of the caller's tensors."""
+        """The same, without the caller's tensors."""
         return Recording(
             self.text, dict.fromkeys(self.leaves), self.constants, self.calls, self.reads,
             self.derivative, self.gathers, self.fixed_shapes,
@@ -65,7 +65,7 @@ class Recording:
 
 
 def mapped(x, kind, function):
-    """Nested tuples, lists and dicts with `function` applied to what is of a type."""
+    """Nested tuples, lists and dicts with `function` applied to every object of a type."""
     if isinstance(x, kind):
         return function(x)
     if isinstance(x, list | tuple):
@@ -88,7 +88,7 @@ def tensors_of(x, into):
 
 
 def shape_of(x):
-    """The shape in numbers; of a symbolic one those of the tensor that is traced, without a guard."""
+    """The shape as numbers; for a symbolic one those of the traced tensor, without a guard."""
     return tuple([n if type(n) is int else _hint(n) for n in x.shape])
 
 

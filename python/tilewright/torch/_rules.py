@@ -1,7 +1,7 @@
 """The operations of PyTorch that a mod may hold, by the names of their aten operators.
 
-A rule gets the recorder, what the operation gives for meta tensors, and the operation's arguments. It
-returns a value of `_values.py`. What has no rule here is taken apart by PyTorch's decompositions.
+A rule gets the recorder, the operation's result on meta tensors, and the operation's arguments. It
+returns a value of `_values.py`. Operations without a rule go through PyTorch's decompositions.
 """
 
 import math
@@ -27,7 +27,7 @@ def rule(*names):
 
 
 def _same(names, make):
-    """One rule for an operator of aten and its twin of prims."""
+    """Registers one rule for an aten operator and its counterpart in prims."""
     for name in names.split():
         aten, _, own = name.partition("=")
         rule_ = make(own or aten)
@@ -349,19 +349,19 @@ NO_INDEX = (
 _RANDOM = "; attention has dropout= and seed= of its own"
 _OF_ELEMENTS = "; its shape would depend on values: use torch.where(condition, a, b)"
 _REFUSED = {"dropout": _RANDOM, "nonzero": _OF_ELEMENTS, "unique": _OF_ELEMENTS}
-# Of captures alone they are computed in each call.
+# On captures alone they are computed in each call.
 _OF_SCALARS = {"sort": "; sort outside of the mod", "topk": "; choose outside of the mod"}
 
 
 def refusal(func, name, of_scalars):
-    """Why a mod may not hold an operation; None if it may."""
+    """Why a mod may not contain an operation; None if it may."""
     if torch.Tag.nondeterministic_seeded in func.tags:
         return _RANDOM
     words = {**_REFUSED, **_OF_SCALARS} if of_scalars else _REFUSED
     return next((hint for word, hint in words.items() if word in name), None)
 
 
-# ---- Functions that a mod may call and that are no operators yet.
+# ---- Functions that a mod may call and that are not operators.
 
 SHAPES = {
     getattr(torch.Tensor, name).__get__
@@ -378,7 +378,7 @@ DETACHES = {
 PRODUCTS = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__}
 VALUES = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 
-# Bits of a view in place of which the numbers are changed: what they stand for has no such bits.
+# Views with a conjugate or negative bit are resolved to numbers: values have no such bits.
 RESOLVED = {
     torch.ops.aten._conj.default: torch.ops.aten.conj_physical.default,
     torch.ops.aten._neg_view.default: torch.ops.aten.neg.default,

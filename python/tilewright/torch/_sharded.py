@@ -1,9 +1,9 @@
-"""Attention of DTensors: every rank attends for its own batches and heads.
+"""Attention on DTensors: every rank attends for its own batches and heads.
 
-No collective is added where query, key and value are split along batch and heads alike; other
-placements are gathered first. Mods, dropout and block masks count batches and heads of the whole.
+No collective is added if query, key and value are split alike along batch and heads; other
+placements are gathered first. Mods, dropout and block masks count global batches and heads.
 
-`flex_attention` splits its own inputs, compiled or not. For operators that are given DTensors, as in
+`flex_attention` splits its own inputs, compiled or not. For operators called with DTensors, as in
 exported graphs, `register` tells DTensor which placements fit.
 """
 
@@ -55,7 +55,7 @@ def run(site, mask, seed, operands):
         dims.append(dim)
 
     def split(batch, heads):
-        """Placements of what has its batches and heads in these dimensions; None: it has none."""
+        """Placements of a tensor with batches and heads in these dimensions (None: without)."""
         places = (batch, heads)
         return [
             Replicate() if dim is None or places[dim] is None else Shard(places[dim])
@@ -68,7 +68,7 @@ def run(site, mask, seed, operands):
         if name in _OF_BATCHES:
             return x.redistribute(placements=split(0, None)).to_local()
         placements = split(None, 0) if name == "sinks" else everywhere
-        # Each rank has a part of the gradient where it holds the whole.
+        # A rank that holds the whole tensor computes only its part of the gradient.
         gradients = [
             Partial() if dim is not None and p == Replicate() else p
             for dim, p in zip(dims, placements, strict=True)
@@ -99,9 +99,9 @@ _OF_BATCHES = ("segment_ids", "kv_segment_ids", "kv_lengths")
 def register():
     """Tells DTensor how the forward operator may be split: along the batch and along heads.
 
-    It sees the batches and heads of its rank alone: where mods, dropout or block masks tell these
-    apart, DTensor gathers the inputs. The backward operator, which gives a list of gradients, is
-    beyond what DTensor's registration can say.
+    The operator sees only its rank's batches and heads: if mods, dropout or block masks tell these
+    apart, DTensor gathers the inputs. The backward operator returns a list of gradients, which
+    DTensor's registration cannot express.
     """
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
@@ -138,7 +138,7 @@ def register():
 
 
 def _with_none(outputs, inputs):
-    """With nothing for the seed and the site, which are no tensors."""
+    """Adds None for the seed and the site, which are not tensors."""
     return outputs, [*inputs, None, None]
 
 
@@ -147,7 +147,7 @@ def _reads(text, variable):
 
 
 def _part(mask, origin, counts):
-    """The block mask of some batches and heads; kept with the mask."""
+    """The block mask for some batches and heads; cached on the mask."""
     parts = mask.__dict__.setdefault("_parts", {})
     key = origin, counts
     if key not in parts:

@@ -1,4 +1,4 @@
-"""Sites: calls of attention but for their arrays, made once and kept."""
+"""Sites: attention calls without their arrays, made once and kept."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from .. import _core, _threads
 from .._memo import Memo
 from . import _errors
 
-_CAPACITY = 4096  # sites that are kept
+_CAPACITY = 4096  # the most sites kept
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
@@ -20,7 +20,7 @@ _core.use_torch(torch, torch.nn.Parameter, _errors.BadInput, _threads.follow)
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What a call does; all of it text and numbers, so that it works in another process."""
+    """What a call does, as text and numbers only, so that it works in another process."""
 
     operands: tuple  #: what follows query, key, value; see python/src/attention_site.h
     score_mod: str = ""
@@ -69,7 +69,7 @@ _READ_BY_HOST = frozenset(
 
 
 class Site:
-    """One spec, its kernels' entry, and the specs that follow from it."""
+    """One spec, the entry of its kernels, and the sites derived from it."""
 
     def __init__(self, spec, text):
         self.spec, self.text = spec, text
@@ -103,19 +103,19 @@ class Site:
 
     @functools.cached_property
     def alone(self):
-        """The same without lse, for calls that nobody else sees."""
+        """The same without lse, for calls that nothing else sees."""
         return self if self.spec.max_scores else site(dataclasses.replace(self.spec, lse=False))
 
     @functools.cached_property
     def words_at(self):
-        """Where the words of the call's own block mask stand among the operands; None without."""
+        """Position of the words of the call's own block mask among the operands, or None."""
         if "block_mask" not in self.names or self.spec.whole_masks:
             return None
         return self.names.index("block_mask")
 
     @functools.cached_property
     def without_words(self):
-        """The same without them, for a call that brings the mask itself."""
+        """The same without the words, for a call that passes the mask itself."""
         operands = tuple(n for n in self.spec.operands if n != "block_mask")
         return site(dataclasses.replace(self.spec, operands=operands))
 
@@ -125,8 +125,8 @@ class Site:
         return not _READ_BY_HOST.isdisjoint(self.names)
 
     def backward(self, needs_gradient, has_dlse):
-        """The site of the backward pass, and for each operand the place of its gradient among the
-        results, or None; needs_gradient tells for each of them whether one is wanted."""
+        """The site of the backward pass, and for each operand the position of its gradient among
+        the results, or None; needs_gradient tells for each operand whether one is needed."""
         key = needs_gradient, has_dlse
         found = self._backward.get(key)
         if found is None:
@@ -134,7 +134,7 @@ class Site:
             places, count = [], 0
             for name, wanted in zip(made.names, needs_gradient, strict=False):
                 places.append(count if wanted else None)
-                # Of a mod with a derivative of its own all gradients are made.
+                # For a mod with its own derivative all gradients are computed.
                 count += wanted or name == "dscore"
             found = self._backward[key] = made, tuple(places)
         return found
@@ -156,14 +156,14 @@ class Site:
 
     @functools.cached_property
     def gradients(self):
-        """Names of what a backward site returns, in order."""
+        """Names of the gradients that a backward site returns, in order."""
         wanted = dict(zip(("query", "key", "value"), self.spec.wanted, strict=True))
         return tuple(n for n in self.names if wanted.get(n) or n in ("sinks", "dscore"))
 
     # ---- Shapes.
 
     def results(self, mask, *operands):
-        """Arguments of torch.empty_strided for each result; BadInput for what does not fit."""
+        """Arguments of torch.empty_strided for each result; BadInput if an operand does not fit."""
         self.check(mask, operands)
         query, key, value = operands[:3]
         if self.spec.backward:
@@ -215,7 +215,7 @@ _by_text = Memo("call sites of PyTorch by their text", _CAPACITY)
 
 
 def site(spec):
-    """The site of a spec. The latest used ones are kept."""
+    """The site of a spec. The most recently used ones are kept."""
     found = _by_spec.find(spec)
     if found is None:
         text = json.dumps(dataclasses.asdict(spec), separators=(",", ":"))
@@ -225,7 +225,7 @@ def site(spec):
 
 
 def parsed(text):
-    """The site of a text, which may be of another process."""
+    """The site of a spec's text, which may come from another process."""
     found = _by_text.find(text)
     if found is None:
         fields = {
@@ -240,8 +240,8 @@ def parsed(text):
 
 
 def dense_strides(shape, strides):
-    """Strides without gaps in the order of others, of equal ones the later dimension first, as torch
-    has it; the last dimension innermost."""
+    """Dense strides in the order of the given ones, equal ones with the later dimension first, as
+    in torch; the last dimension is innermost."""
     last = len(shape) - 1
     order = [last, *sorted(reversed(range(last)), key=lambda d: strides[d])]
     result, step = [0] * len(shape), 1
@@ -260,7 +260,7 @@ def _dense(x):
     return (tuple(x.shape), tuple(strides)), {"dtype": x.dtype, "device": x.device}
 
 
-# ---- Checks. Where torch has a text for a mistake, it is part of ours.
+# ---- Checks. Where torch has an error text for a mistake, ours contains it.
 
 
 def _type(x):

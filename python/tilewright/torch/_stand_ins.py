@@ -1,4 +1,4 @@
-"""Dtypes and shapes of what operations give, from small tensors that stand for their inputs."""
+"""Result dtypes and shapes of operations, from small tensors that stand for their inputs."""
 
 import math
 
@@ -8,12 +8,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .._memo import Memo
 from ._recording import mapped, shape_of, tensors_of
 
-_SMALL = 64  # elements up to which an operation on the CPU is the quickest way to its result's type
+_SMALL = 64  # elements up to which an operation on the CPU is the fastest way to its result's type
 _stand_ins = Memo("stand-ins of tensors", 256)
 
 
 def stand_in(x, device="meta"):
-    """A tensor of the shape and dtype that holds ones, or nothing; kept for the next time."""
+    """A tensor of x's shape and dtype, of ones or without memory; kept for reuse."""
     if not isinstance(x, torch.Tensor):
         return x
     key = shape_of(x), x.dtype, device
@@ -25,9 +25,9 @@ def stand_in(x, device="meta"):
 
 
 def result_of(func, name, args, kwargs, mutated):
-    """What an operation gives on stand-ins: its dtype and shape.
+    """The result of an operation on stand-ins, for its dtype and shape.
 
-    Torch's kernels for meta tensors are Python: they take a hundred microseconds, and import Dynamo.
+    Torch's meta kernels are written in Python: they take a hundred microseconds, and import Dynamo.
     """
     tensors = tensors_of(kwargs, tensors_of(args, []))
     if name == "aten::index" and _reads_elements(*args):
@@ -37,10 +37,10 @@ def result_of(func, name, args, kwargs, mutated):
         try:
             return _on(torch.device("cpu"), func, args, kwargs)
         except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
-            pass  # not on the CPU, or not with these values
+            pass  # not available on the CPU, or not for these values
     result = _on(torch.device("meta"), func, args, kwargs)
     if mutated and shape_of(result) != shape_of(args[0]):
-        _stand_ins.clear()  # one of them has another shape now
+        _stand_ins.clear()  # the operation has changed the shape of one
     return result
 
 
@@ -53,7 +53,7 @@ def _has_symbols(x):
 
 
 def _reads_elements(tensor, indices):
-    """Whether every dimension has an integer for its index."""
+    """Whether every dimension is indexed by an integer."""
     return len(indices) == tensor.dim() and all(
         i is not None and i.dim() == 0 and i.dtype not in (torch.bool, torch.uint8) for i in indices
     )

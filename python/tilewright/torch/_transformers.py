@@ -1,4 +1,4 @@
-"""Attention of Hugging Face Transformers: the implementation named "tilewright"."""
+"""The attention implementation "tilewright" for Hugging Face Transformers."""
 
 import torch
 
@@ -9,10 +9,10 @@ NAME = "tilewright"
 
 
 class DeferredMask(_block_mask.BlockMask):
-    """A mask that is still a function, with the lengths it is for.
+    """A mask kept as a function, with the lengths it is for.
 
-    Decoding gives the function to the kernel. Where several queries attend the pairs are found once,
-    and the layers of a forward pass share them.
+    Decoding passes the function to the kernel. For several queries the exact mask is built once and
+    shared by the layers of a forward pass.
     """
 
     @classmethod
@@ -61,7 +61,7 @@ def mask(
     device="cpu",
     **_,
 ):
-    """The mask of a forward pass, for transformers' AttentionMaskInterface."""
+    """The mask of a forward pass, for Transformers' AttentionMaskInterface."""
     from transformers import masking_utils as hf
 
     function = hf.causal_mask_function if mask_function is None else mask_function
@@ -91,11 +91,12 @@ def forward(
     is_causal=None,
     **kwargs,
 ):
-    """Attention of one layer, for transformers' AttentionInterface: (B, L, H, D), None.
+    """Attention of one layer, for Transformers' AttentionInterface; returns ((B, L, H, D), None).
 
-    query (B, Hq, L, D), key and value (B, Hkv, S, D), not repeated. attention_mask: what `mask` gave,
-    PyTorch's BlockMask, or a tensor that broadcasts to (B, Hq, L, S), bool or added to scores. softcap
-    bounds scores before position_bias, which may be learned, is added; s_aux (Hq,): sinks.
+    query (B, Hq, L, D), key and value (B, Hkv, S, D), not repeated. attention_mask: a result of
+    `mask`, PyTorch's BlockMask, or a tensor that broadcasts to (B, Hq, L, S), bool or added to
+    scores. softcap bounds scores before position_bias, which may be learned, is added; s_aux (Hq,):
+    sinks.
     """
     options = {}
     bias = None
@@ -134,7 +135,7 @@ def forward(
 
 
 def _whole(tensor):
-    """A tensor that broadcasts to rank 4, as one, and which of batch and heads it has."""
+    """A tensor with leading dimensions of 1 up to rank 4, and which of batch and heads it has."""
     while tensor.dim() < 4:
         tensor = tensor[None]
     return tensor, tensor.shape[0] > 1, tensor.shape[1] > 1
@@ -180,10 +181,10 @@ def _score_mod(softcap, *biases):
 
 
 def register_transformers():
-    """Makes the attention implementation "tilewright" known to Transformers.
+    """Registers the attention implementation "tilewright" with Transformers.
 
-    ``model.set_attn_implementation("tilewright")``, or attn_implementation="tilewright" where a model
-    is made. ImportError without transformers.
+    Use it by ``model.set_attn_implementation("tilewright")``, or attn_implementation="tilewright"
+    when a model is created. Raises ImportError without Transformers.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 

@@ -1,4 +1,4 @@
-"""The dtypes of PyTorch for traced values, and arrays with some of their indices given."""
+"""PyTorch's dtypes for traced values, and arrays with some of their indices given."""
 
 import math
 
@@ -16,7 +16,8 @@ _ANY = -(1 << 63), (1 << 63) - 1
 
 
 class TorchDtypes(Dtypes):
-    """int32 is carried as i64 and never wraps; floats up to the score's width as the score's."""
+    """int32 is carried as i64 and never wraps; floats no wider than the score as the score's
+    dtype."""
 
     index = torch.int64
     boolean = torch.bool
@@ -56,7 +57,7 @@ class TorchDtypes(Dtypes):
         if dtype.is_floating_point:
             return np.float64(value)
         if isinstance(value, float) and not math.isfinite(value):
-            return np.int64(_ANY[0])  # what hardware gives; C++ leaves it open
+            return np.int64(_ANY[0])  # what hardware returns; C++ leaves it undefined
         return np.int64(int(value))
 
     def convert(self, constant, dtype):
@@ -117,7 +118,7 @@ _OPERATIONS = {
 
 
 class Part:
-    """A captured array with some of its indices given. `index` holds None where a dimension stays."""
+    """A captured array with some of its indices given; `index` is None in the dimensions left."""
 
     def __init__(self, array: Captured, index):
         self.array, self.index = array, tuple(index)
@@ -128,12 +129,12 @@ class Part:
         return tuple(extent for extent, index in pairs if index is None)
 
     def at(self, more):
-        """With indices for all dimensions that stay; None: it still stays."""
+        """The part with indices for all dimensions left; None leaves one."""
         more = iter(more)
         return Part(self.array, [next(more) if i is None else i for i in self.index])
 
     def value(self):
-        """The element that all indices name. Negative ones count from the end."""
+        """The element, once no dimension is left. Negative indices count from the end."""
         return self.array.element(self.index, wraps=True)
 
 
@@ -171,7 +172,7 @@ class TorchValues(Values):
         return result
 
     def static_index(self, index, extent, dimension):
-        """A constant index as one inside of the dimension; IndexError outside."""
+        """A constant index as a non-negative one; IndexError if out of bounds."""
         if isinstance(index, Number):
             return index
         index = int(index)

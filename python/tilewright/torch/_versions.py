@@ -1,10 +1,10 @@
-"""Which versions of torch this package works with."""
+"""The versions of torch that this package supports."""
 
 import re
 import warnings
 
 _OLDEST = (2, 11)
-_NEWEST = (2, 15)  # that the tests have run with
+_NEWEST = (2, 15)  # the newest that the tests have run with
 
 
 def check(version):

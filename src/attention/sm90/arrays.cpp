@@ -1,4 +1,4 @@
-// Where the Hopper kernels find the arrays of a call.
+// Puts the arrays of a call where the Hopper kernels can read and write them.
 #include "attention/sm90/arrays.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ Tensor readable(const char* argument, const Tensor& tensor) {
 
 namespace {
 
-/// i32 starts of packed sequences on the GPU.
+/// The starts of packed sequences as i32 on the GPU.
 Tensor starts_on(Device device, const std::vector<std::int64_t>& starts) {
     std::vector<std::int32_t> narrow(starts.begin(), starts.end());
     narrow.resize((narrow.size() + 1) / 2 * 2);
@@ -60,7 +60,7 @@ Tensor starts_on(Device device, const std::vector<std::int64_t>& starts) {
     return run::constant(words, device);
 }
 
-/// Everything that masks by position: the data, or the diagonals of causal and window.
+/// Everything that masks by position: the mask as data, and the diagonals of causal and window.
 BlockMask mask_with_diagonals(const AttentionSpec& s, const BlockMask& mask) {
     const std::int64_t left = s.window_left, right = s.right();
     if (left < 0 && right < 0) return mask;

@@ -1,5 +1,5 @@
-// The arrays of a call in the form the Hopper kernels want: what TMA can read and write, small
-// arrays, masks as lists.
+// The arrays of a call in the form that the Hopper kernels need: tensors that TMA can read and
+// write, small arrays, and masks as lists.
 #pragma once
 
 #include "attention/buffers.h"
@@ -8,28 +8,28 @@
 
 namespace tilewright::attn::sm90 {
 
-/// 0 for tensors that are not there.
+/// 0 for undefined tensors.
 cuda::DeviceAddress address_of(const Tensor& tensor);
 DeviceTensor view_of(const Tensor& tensor);
 
-/// The tensor where TMA can write it, else a new one of its type.
+/// The tensor itself if TMA can write it, else a new one of its type and shape.
 Tensor writable(const char* argument, const Tensor& tensor);
-/// The tensor where TMA can read it, else a copy of it.
+/// The tensor itself if TMA can read it, else a copy of it.
 Tensor readable(const char* argument, const Tensor& tensor);
 
-/// What both passes are given of a call, without what they write, masks and scratch; with the
-/// arrays that were made for it, which live as long as this.
+/// Fills in the inputs that both passes share, except for outputs, masks and scratch, and owns the
+/// arrays that had to be made for the call.
 struct PlacedArrays {
     Tensor query, key, value, sinks, q_starts, kv_starts;
 
     PlacedArrays(const AttentionSpec& spec, const AttentionBuffers& buffers, ProblemInputs& inputs);
 };
 
-/// The mask of a call, with its diagonals, as lists for such tiles: copied to the GPU once, they
-/// live as long as the plan they come from.
+/// The call's mask, diagonals included, as lists for tiles of these sizes. They are copied to the
+/// GPU once and live as long as the plan they come from.
 DeviceMask lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers,
                     const mask::PlanOptions& options);
-/// For tiles of queries: the forward's, and where head_dim > 128 the backward's too.
+/// Lists for tiles of queries: the forward's, and where head_dim > 128 also the backward's.
 DeviceMask query_lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers);
 
 }  // namespace tilewright::attn::sm90

@@ -21,15 +21,15 @@
 namespace tilewright::attn::sm90 {
 namespace {
 
-// Q, dO and dQ of heads that run side by side. Where tiles add in an order more heads come between
-// two tiles of one, so that the second has less to wait for; fewer where tiles are alike and keep
-// the distance that they once have.
+// Bytes of Q, dO and dQ in a group of heads that run at the same time. With ordered accumulation a
+// larger group puts more heads between two tiles of one head, so that the second waits less; tiles
+// of equal length keep their distance anyway and need a smaller group.
 constexpr std::int64_t kGroupBytes = 32ll << 20, kOrderedGroupBytes = 64ll << 20;
 constexpr std::int64_t kOrderedAlikeGroupBytes = 16ll << 20;
-constexpr double kLateShare = 0.2;     // tiles this much shorter than the longest run last
-constexpr unsigned kRowThreads = 256;  // of the kernels around the main one
+constexpr double kLateShare = 0.2;     // tiles shorter than this share of the longest run last
+constexpr unsigned kRowThreads = 256;  // threads per CTA of the kernels that process rows
 constexpr int kWarpgroups = 2;
-constexpr int kSharedAlignment = 1024;  // to which the kernel raises its base
+constexpr int kSharedAlignment = 1024;  // the kernel aligns its base address to this
 
 twd::attn::KeyTileMemory memory_of(const BackwardDesc& desc, const BackwardConfig& config) {
     return twd::attn::memory_of(twd::attn::KeyTileShape{.query_dim = desc.query_dim,
@@ -42,7 +42,7 @@ twd::attn::KeyTileMemory memory_of(const BackwardDesc& desc, const BackwardConfi
                                                         .mask_bits = desc.mask_bits});
 }
 
-/// Do tiles add to dQ in an order? Where head_dim > 128 no sum of dQ has several tiles.
+/// Do tiles add to dQ in a fixed order? Where head_dim > 128, each sum of dQ belongs to one tile.
 bool is_ordered(const BackwardDesc& desc, const BackwardConfig& config) {
     return desc.deterministic && !config.over_128;
 }
@@ -64,7 +64,7 @@ ListShape list_shape(const BackwardDesc& desc, const BackwardConfig& config) {
             .ordered = is_ordered(desc, config)};
 }
 
-/// Blocks of query rows in one head, tiles of keys: sequences end in blocks and tiles of their own.
+/// Blocks of query rows and tiles of keys in one head. Each packed sequence may add a partial one.
 std::int64_t q_blocks_of(const BackwardDesc& desc, const BackwardConfig& config) {
     return ceil_div(desc.q_len, config.block_m) + desc.sequences;
 }
@@ -72,18 +72,19 @@ std::int64_t kv_tiles_of(const BackwardDesc& desc, const BackwardConfig& config)
     return ceil_div(desc.kv_len, config.block_n()) + desc.sequences;
 }
 
-/// Where the parts of the workspace begin, in bytes.
+/// Byte offsets of the parts of the workspace.
 struct Workspace {
     std::size_t sums, row_lse, row_delta, query_delta, last_added, next_tile, sinks, block_rows,
         lists;
     std::size_t query, key_splits, value_splits, bytes;
-    std::vector<std::size_t> captures;  ///< sums of each gradient; where there are none, of no size
+    std::vector<std::size_t> captures;  ///< accumulators for each capture's gradient; of size 0
+                                        ///< where it needs none
     std::size_t captures_begin, captures_end;
 };
 
 using Spread = CaptureGradient::Spread;
 
-/// f32 sums that the main kernel leaves for a gradient of a capture.
+/// The number of f32 partial sums that the main kernel leaves for a capture's gradient.
 std::int64_t capture_sums(const BackwardDesc& desc, const BackwardConfig& config, Spread spread) {
     const std::int64_t tiles = desc.batch * desc.heads * kv_tiles_of(desc, config);
     if (spread == Spread::tile) return tiles * config.strips() * 4;
@@ -137,7 +138,7 @@ twd::attn::Rows rows_of(const DeviceTensor& tensor) {
             tensor.strides[2]};
 }
 
-/// What scores go through besides masks: nothing, an affine mod, which takes no registers of its
+/// What is applied to scores besides masks: nothing, an affine mod, which takes no registers of its
 /// own, or more.
 enum class ScoreWork : std::uint8_t { none, affine, crowded };
 
@@ -147,18 +148,18 @@ ScoreWork score_work(const BackwardDesc& desc) {
     return desc.score_mod->affine ? ScoreWork::affine : ScoreWork::crowded;
 }
 
-/// Query rows of a block, for heads up to some size. Larger blocks would spill.
+/// Query rows of a block for heads up to `dim` columns. Larger blocks would spill.
 struct QueryBlocks {
-    int dim;            ///< columns of Q, K and V, up to
+    int dim;            ///< largest number of columns of Q, K and V
     int plain, window;  ///< without and with a lower bound of the mask
-    int listed;         ///< masks as data, lengths, affine mods
-    int crowded;        ///< score mods that take registers, segments, dropout
-    int even_stages;  ///< of Q and dO, where neither mod nor dropout ties S to dP: with three, past
-                      ///< 128 columns, the two warpgroups share the scores evenly
+    int listed;         ///< for masks as data, lengths, affine mods
+    int crowded;        ///< for score mods that take registers, segments, dropout
+    int even_stages;  ///< stages of Q and dO without mods and dropout, which need S and dP at once;
+                      ///< with three, where head_dim > 128, the warpgroups share the scores evenly
     std::vector<int> trials = {};  ///< what `autotune` measures
 };
 
-/// The first row that fits.
+/// The first entry that fits.
 const QueryBlocks& query_blocks(int dim) {
     static const std::vector<QueryBlocks> rows = {
         {64, 128, 128, 128, 64, 2, {64, 128}},
@@ -171,15 +172,15 @@ const QueryBlocks& query_blocks(int dim) {
                          [&](const QueryBlocks& row) { return dim <= row.dim; });
 }
 
-/// Splits of a group of query heads: where there are few tiles the longest would run long after the
-/// others, or leave multiprocessors idle. Lists have one order for all heads of a group. Sums must
-/// not depend on the device: its multiprocessors are those of an H100 or H200.
+/// Into how many splits a group of query heads is cut. With few tiles, the longest would run long
+/// after the others or leave multiprocessors idle. Lists have one order for all heads of a group.
+/// Sums must not depend on the device, so this assumes the multiprocessors of an H100 or H200.
 int choose_splits(const BackwardDesc& desc, const BackwardConfig& config) {
-    constexpr std::int64_t kMostTiles = 512;  // which are never few; splits of dK and dV stay small
+    constexpr std::int64_t kMostTiles = 512;  // enough for any GPU; splits of dK and dV stay small
     const auto group = static_cast<int>(desc.heads / desc.kv_heads);
     const std::int64_t tiles = ceil_div(desc.kv_len, config.block_n());
     if (group == 1 || desc.listed || tiles > kMostTiles) return 1;
-    std::int64_t longest = 0, all = 0;  // blocks of query rows for one query head
+    std::int64_t longest = 0, all = 0;  // in blocks of query rows, for one query head
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
         const std::int64_t first = tile * config.block_n();
         const std::int64_t begin =
@@ -192,7 +193,7 @@ int choose_splits(const BackwardDesc& desc, const BackwardConfig& config) {
         longest = std::max(longest, blocks);
         all += blocks;
     }
-    constexpr double kMultiprocessors = 132, kLongestShare = 0.55;  // of what each works on in all
+    constexpr double kMultiprocessors = 132, kLongestShare = 0.55;  // of the mean work of one
     const double mean = static_cast<double>(all * desc.batch * desc.heads) / kMultiprocessors;
     int splits = 1;
     while (splits < group && (group % splits != 0 || static_cast<double>(longest * group) / splits >
@@ -220,7 +221,7 @@ void clear(cuda::DeviceAddress address, std::int64_t words, cuda::StreamHandle s
         "clearing gradients of captures");
 }
 
-/// Zeros where gradients of captures, and their sums, are added up.
+/// Clears the gradients of captures and their accumulators.
 void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, const Workspace& layout,
                     cuda::StreamHandle stream) {
     for (std::size_t i = 0; i < inputs.grad_captures.size(); ++i) {
@@ -281,7 +282,7 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
         {columns, desc.dtype, false, keys},                             // dS K
     };
     const std::vector<cuda::WgmmaShape> shapes(products.begin(), products.end());
-    // The producer that describes blocks one by one needs more registers.
+    // The producer needs more registers if it describes blocks one by one.
     const bool described = is_described(desc, config);
     const std::string name =
         fmt::format("attention_backward_{}{}_{}x{}.cu", variant_name(desc),
@@ -396,7 +397,8 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
     const bool tiles_differ = desc.upper_bound || desc.listed;
     const bool ordered = is_ordered(desc, config);
     if (tiles_differ || ordered) {
-        // All query heads of a group visit a block before the next one: their tiles stay together.
+        // All query heads of a group visit a block before the next one, so their tiles stay in
+        // step.
         const bool together = p.heads_per_kv_head > 1 && !is_described(desc, config);
         const std::int64_t group_bytes = together       ? kOrderedAlikeGroupBytes
                                          : !ordered     ? kGroupBytes
@@ -408,7 +410,8 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
             group_bytes / head_bytes, 1, std::max<std::int64_t>(1, batch_kv_heads)));
     }
     if (desc.upper_bound && !desc.lower_bound && !desc.listed && kv_tiles > 0) {
-        // Tiles shrink by their keys; the last `late` of a head are shorter than the share.
+        // Tiles shrink as their keys advance; the last `late` of a head are shorter than
+        // kLateShare.
         const double longest =
             static_cast<double>(std::min(desc.q_len, desc.q_len + desc.upper_diagonal));
         const double early =
@@ -461,7 +464,7 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
         const cuda::TensorMap grad_out =
             tile_map(inputs.grad_out, desc.dtype, config.block_m, "grad_out");
         if (tiles_differ && places > multiprocessors) {
-            // Tiles differ in length: CTAs take the next one when they are free.
+            // Tiles differ in length, so CTAs claim the next one when they are free.
             const cuda::DeviceAddress next_tile = inputs.workspace + layout.next_tile;
             p.next_tile = reinterpret_cast<unsigned*>(next_tile);
             cuda::driver().check(cuda::driver().cuMemsetD32Async(next_tile, 0, 1, stream),

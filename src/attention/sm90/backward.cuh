@@ -2,30 +2,30 @@
 // clang-format off
 //
 // Launches   prepare (delta = rowsum(dO out) - dlse, lse in log2 units, sums zeroed unless they are ordered), the kernel
-//            below, finish (dQ from f32 sums to rows); before them lists, after them sinks and captured arrays, where
-//            there are any; past 128 columns dQ by a kernel of its own (backward_query.cuh) instead of sums and finish
+//            below, finish (dQ from f32 sums to rows). Where needed: lists before them, sinks and captured arrays after
+//            them. Where head_dim > 128 a separate kernel (backward_query.cuh) computes dQ instead of sums and finish
 // Shapes     Q, dQ (B, H, Lq, D), K, dK (B, Hkv, Lk, D), V, dV (B, Hkv, Lk, Dv), out, dO (B, H, Lq, Dv); D and Dv
 //            multiples of 8 up to 256; any lengths
 // Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data;
 //            or lists of blocks of query rows with bits, segment ids, packed sequences
 // Scores     any mod of (score, b, h, q, kv) and captured arrays with its derivative, generated into score_mod.cuh;
-//            gradients of the arrays; dropout by the forward's random bits
+//            gradients of the arrays; dropout with the forward's random bits
 // Types      bf16 or f16; sums in f32; P and dS are rounded to the inputs' type
-// Work       a tile of 128 keys, all blocks of query rows that see it, all query heads of its kv head, or a split of
-//            them whose dK and dV another kernel joins, where there are few tiles
-// Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K, of
-//            which only dS goes through shared memory, a block late
-// D > 128    past 128 columns a tile has 64 keys; one warpgroup computes scores and sums up dK; P goes through shared
-//            memory to the other, which sums up dV
+// Work       a tile of 128 keys: all blocks of query rows that see it, for all query heads of its kv head or, where
+//            there are few tiles, for a split of them, whose dK and dV another kernel adds up
+// Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K one
+//            block later, for which only dS goes through shared memory
+// D > 128    a tile has 64 keys; one warpgroup computes scores and accumulates dK; P goes through shared memory to the
+//            other, which accumulates dV
 // Issue      per score FFMA, EX2, FADD, FMUL and two halves of a pack: 5, and 1/2 LDS and 1/4 STSM per 8
 // Roles      a producer thread (TMA), a thread per warpgroup that adds dQ to its sums, two warpgroups of 64
 //            keys that use the tensor cores alternately
-// Registers  24 + 2 x 240 by setmaxnreg, 40 + 2 x 232 where blocks are described one by one; no spills but what
-//            backward.cpp allows (checked when it is compiled)
+// Registers  24 + 2 x 240 by setmaxnreg, 40 + 2 x 232 where blocks are described one by one; no spills except those
+//            that backward.cpp allows (checked at compile time)
 // Shared     K, V, two stages of Q and dO, two of dS, dQ in f32: 226 KB at D = 128 with blocks of 80 rows, 194 KB
 //            with 64; 210 KB at D = 256
-// Order      atomic adds to dQ in the order of arrival, or of tiles (deterministic): the same bits in every run; past
-//            128 columns neither is needed
+// Order      atomic adds to dQ in order of arrival, or in order of tiles (deterministic), which gives the same bits in
+//            every run; where head_dim > 128 neither is needed
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
 //            (docs/lab/2026-11-gpu.md)
 // clang-format on

@@ -1,4 +1,4 @@
-// Which backward passes the Hopper kernels run, and the checks of what they are given.
+// Which backward passes the Hopper kernels support, and the checks of their inputs.
 #include <fmt/format.h>
 
 #include <string>
@@ -12,8 +12,8 @@ namespace {
 
 using Spread = CaptureGradient::Spread;
 
-/// Why the gradient of a capture does not add up in one order; empty: it does, or each element has
-/// one pair alone.
+/// Why the sum for a capture's gradient has no fixed order; empty if it has one, or if each element
+/// gets the gradient of a single pair.
 std::string broken_order(const CaptureGradient& gradient, const std::vector<CaptureSpec>& captures,
                          const BackwardDesc& desc) {
     const std::vector<std::int64_t>& shape = captures[gradient.capture].shape;
@@ -41,7 +41,7 @@ std::string broken_order(const CaptureGradient& gradient, const std::vector<Capt
                                             : "by pairs that meet");
 }
 
-/// Adds the text of the mod and its derivative, unless some rule is broken: which one.
+/// Adds the text of the mod and its derivative, or returns the rule that they break.
 std::optional<Refusal> differentiate(BackwardDesc& desc,
                                      const std::shared_ptr<const ir::Function>& mod,
                                      const std::vector<CaptureSpec>& captures) {

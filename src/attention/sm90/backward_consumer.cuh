@@ -10,15 +10,15 @@ struct Consumer : Products {
 
     u32 grad_parity = 1;
     Ring<2> score_ring{0, 1};  ///< where dS of the block in registers goes
-    Ring<2> ready_ring;        ///< dS whose dQ is not multiplied yet
+    Ring<2> ready_ring;        ///< dS that is not yet multiplied into dQ
 
     float scores[kScores], grad_scores[kScores];
     float grad_key[kQueryDim / 2], grad_value[kValueDim / 2], grad_query[kGradColumns / 2];
     u32 packed_p[kPackedScores], packed_grad[kPackedScores];
 
-    // ---- Ping-pong: one warpgroup at a time issues the matrix products of a step, the others
-    // compute scores meanwhile; left alone, all would compute at once and then wait for the tensor
-    // cores at once.
+    // ---- Ping-pong: one warpgroup at a time issues the matrix products of a step while the others
+    // compute scores; unsynchronised, all would compute at once and then wait for the tensor cores
+    // at once.
     TW_DEVICE void acquire_tensor_cores() const {
         if constexpr (kWarpgroups > 1) ptx::named_barrier_sync(1 + warpgroup, 256);
     }
@@ -40,13 +40,13 @@ struct Consumer : Products {
         ptx::wgmma_commit();
     }
 
-    /// This warpgroup's part of dQ, once all warpgroups stored their part of dS.
+    /// This warpgroup's part of dQ, once all warpgroups have stored their part of dS.
     TW_DEVICE void issue_grad_query() {
         ptx::mbarrier_wait(shared.score_full(ready_ring.index), ready_ring.parity);
         Products::issue_grad_query(grad_query, ready_ring.index, warpgroup);
     }
 
-    /// dV and dK of the block in registers are done: its Q and dO may be overwritten.
+    /// dV and dK of the block in registers are done, so its Q and dO may be overwritten.
     TW_DEVICE void release_block() {
         ptx::wgmma_tie(packed_p);
         ptx::wgmma_tie(packed_grad);
@@ -55,8 +55,8 @@ struct Consumer : Products {
         block_ring.advance();
     }
 
-    /// P^T and dS^T as operands: blocks 2 k and 2 k + 1 of 8 queries are step k, no data moves
-    /// between lanes. dS goes to shared memory too.
+    /// P^T and dS^T as operands: blocks 2 k and 2 k + 1 of 8 queries are step k, and no data moves
+    /// between lanes. dS also goes to shared memory.
     TW_DEVICE void pack_scores() {
 #pragma unroll
         for (int i = 0; i < kPackedScores; ++i) {
@@ -69,7 +69,7 @@ struct Consumer : Products {
         score_ring.advance();
     }
 
-    /// Hands dQ, which has been multiplied, to the writer, in the order of the registers.
+    /// Hands the finished product dQ to the writer, in the order of the registers.
     TW_DEVICE void store_grad_query() {
         ptx::wgmma_tie(grad_query);
         release(shared.score_empty(ready_ring.index));
@@ -90,9 +90,9 @@ struct Consumer : Products {
     }
 
     // ---- blocks
-    /// From the scores of one block to those of the next: the sums of the one beside the products
-    /// of the other. dQ runs a block late, so that no warpgroup waits for another's dS. Nothing is
-    /// in flight before and after.
+    /// From the scores of one block to those of the next: the sums of one block overlap with the
+    /// products of the other. dQ lags by one block, so that no warpgroup waits for another's dS.
+    /// Nothing is in flight before and after.
     template <bool kMasked, bool kFirst>
     TW_DEVICE void step() {
         pack_scores();

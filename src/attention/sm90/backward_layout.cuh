@@ -1,4 +1,4 @@
-// Shared memory, barriers and tile order of the backward kernel: what its roles agree on.
+// Shared memory, barriers and tile order of the backward kernel, which all its roles agree on.
 #pragma once
 
 #include "attention/sm90/backward_parameters.h"
@@ -10,17 +10,17 @@ namespace twd::attn {
 
 constexpr KeyTileMemory kMemory = memory_of(KeyTileShape{
     kQueryDim, kValueDim, kWarpgroups, kOver128, kBlockM, kStages, kListedBlocks, kMaskBits});
-constexpr int kStrips = kMemory.strips;  ///< of 64 keys in a tile
+constexpr int kStrips = kMemory.strips;  ///< strips of 64 keys in a tile
 constexpr int kBlockN = 64 * kStrips;    ///< keys of a tile
 constexpr int kConsumerWarps = 4 * kWarpgroups;
 
-// dQ of a block of query rows is multiplied in parts of 64 rows: of dQ where there are
-// 64 for each warpgroup, else dQ^T by panels of 64 columns. A warpgroup multiplies one part. Where
-// head_dim > 128 dQ has a kernel of its own.
+// dQ of a block of query rows is multiplied in parts of 64 rows, one for each warpgroup: rows of dQ
+// if there are 64 per warpgroup, else panels of 64 columns as rows of dQ^T. Where head_dim > 128,
+// dQ has a separate kernel.
 constexpr bool kGradTransposed = kBlockM != 64 * kWarpgroups;
-constexpr int kGradColumns = kMemory.grad_columns;  ///< of 64 rows of the product
+constexpr int kGradColumns = kMemory.grad_columns;  ///< columns of a part of 64 rows
 constexpr int kGradParts = kWarpgroups;
-constexpr u32 kGradBytes = kMemory.grad;  ///< f32 of one part
+constexpr u32 kGradBytes = kMemory.grad;  ///< bytes of one part in f32
 static_assert(kBlockM % 16 == 0 &&
                   (kOver128 || !kGradTransposed || panels(kQueryDim) <= kGradParts),
               "dQ cannot be shared out");
@@ -42,47 +42,48 @@ constexpr u32 kGradOffset = kMemory.grad_offset;
 constexpr u32 kStatOffset = kMemory.stat_offset;
 constexpr u32 kBarrierOffset = kMemory.barrier_offset;
 constexpr u32 kBitsOffset = kMemory.bits_offset;
-constexpr u32 kWordsPerThread = (kBlockM + 63) / 64;  ///< of mask bits
+constexpr u32 kWordsPerThread = (kBlockM + 63) / 64;  ///< words of mask bits
 constexpr u32 kBitsBytes = kMemory.bits;
 constexpr u32 kSharedBytes = kMemory.total;
 static_assert(kSharedBytes == kReservedBytes, "the host reserves another number of bytes");
 
-/// Blocks are described one by one where they do not follow from their tile.
+/// Blocks are described one by one unless they follow from their tile.
 constexpr bool kLengths = kLengthBytes != 0;
 constexpr bool kDescribed = kListedBlocks || kScoreMod || kDropout || kOver128 || kLengths;
-/// Do lists tell which keys some query attends?
+/// Do lists say which keys some query attends to?
 constexpr bool kLiveLists = kMaskBits || kSegments;
-/// May there be keys in memory that no query attends?
+/// May memory hold keys that no query attends to?
 constexpr bool kHidesKeys = kPacked || kLengths || kLiveLists;
 /// Where head_dim > 128, do the two warpgroups share the scores evenly?
 constexpr bool kEvenOver128 = kOver128 && kStages > 2 && !kScoreMod && !kDropout;
-/// Descriptions at once in shared memory. The producer is at most five blocks ahead of
-/// what adds dQ.
+/// Descriptions that fit in shared memory at once. The producer is at most five blocks ahead of the
+/// threads that add dQ.
 constexpr int kDescriptions = 8;
 
 /// One tile of keys, as the producer announces it to the other roles.
 struct KeyTile {
-    int index;  ///< of the tile in its head or sequence; -1: no more tiles
+    int index;  ///< index of the tile in its head or sequence; -1: no more tiles
     int batch, kv_head;
-    int blocks;       ///< to visit, over all query heads of the group; may be 0
-    int begin, each;  ///< by diagonals: first block of query rows that sees the tile, and how many
-    int rank;         ///< in the order of work of its head
-    int sequence;     ///< of packed sequences
+    int blocks;       ///< number of visits, over all query heads of the group; may be 0
+    int begin, each;  ///< for ranges by diagonals: first block of query rows that sees the tile,
+                      ///< and how many do
+    int rank;         ///< position in the order of work within its head
+    int sequence;     ///< if sequences are packed
     SequenceRows rows;
-    int first_q_block;  ///< of the sequence
-    int keys;           ///< where they end at a length: up to there
+    int first_q_block;  ///< the sequence's first block
+    int keys;           ///< the tile's keys end here: a length, or the end of the keys
 };
 
 /// One visit of a tile to a block of query rows.
 struct BlockVisit {
-    int block;   ///< of the head; where sequences are packed, of the sequence
-    int head;    ///< of the queries
-    int states;  ///< two bits per strip of 64 keys, and the predecessor: as in MaskEntry
+    int block;   ///< index in the head or, if sequences are packed, in the sequence
+    int head;    ///< query head
+    int states;  ///< two bits per strip of 64 keys, and the predecessor, as in MaskEntry
     int bits;    ///< tile of mask bits; negative: none
 };
 
-/// Addresses in shared memory. A "full" barrier says that data is there, an "empty" one that every
-/// reader is done with it.
+/// Addresses in shared memory. A "full" barrier says that the data is there, an "empty" one that
+/// every reader is done with it.
 struct Shared {
     u32 base;
 
@@ -92,9 +93,9 @@ struct Shared {
     TW_DEVICE u32 grad_out(int stage) const {
         return base + kGradOutOffset + stage * kGradOutBytes;
     }
-    /// dS, or P of a tile where head_dim > 128: two buffers.
+    /// dS or, where head_dim > 128, P of a tile: two buffers.
     TW_DEVICE u32 score(int buffer) const { return base + kScoreOffset + buffer * kScoreBytes; }
-    /// dQ of a warpgroup on its way to the sums; not where head_dim > 128.
+    /// dQ of a warpgroup on its way to the sums; unused where head_dim > 128.
     TW_DEVICE u32 grad(int warpgroup) const { return base + kGradOffset + warpgroup * kGradBytes; }
     TW_DEVICE u32 lse(int stage) const { return base + kStatOffset + stage * kStatBytes; }
     TW_DEVICE u32 delta(int stage) const { return lse(kStages + stage); }
@@ -111,12 +112,12 @@ struct Shared {
     TW_DEVICE u32 grad_out_full(int stage) const { return barrier(13 + 2 * kStages + stage); }
     TW_DEVICE u32 grad_out_empty(int stage) const { return barrier(13 + 3 * kStages + stage); }
 
-    /// Where the tile is described: index, batch, kv head, blocks; begin, each, rank, sequence;
-    /// where sequences are packed the sequence's rows.
+    /// Description of the tile: index, batch, kv head, blocks; begin, each, rank, sequence; and the
+    /// sequence's rows if sequences are packed.
     TW_DEVICE u32 tile() const { return base + kBarrierOffset + 256; }
-    /// Where a visit is described: block, head, states and predecessor, the next visit's states.
+    /// Description of a visit: block, head, states and predecessor, the next visit's states.
     TW_DEVICE u32 visit(int index) const { return base + kBarrierOffset + 320 + 16 * index; }
-    /// Which keys of the tile some query attends: a word of 64 bits per strip, where lists tell.
+    /// Which keys of the tile some query attends to: a word of 64 bits per strip, if lists say so.
     TW_DEVICE u32 live() const { return base + kBarrierOffset + 448; }
     TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
 
@@ -125,14 +126,14 @@ struct Shared {
 };
 static_assert(8 * (13 + 4 * kStages) <= 256, "barriers end before the description of the tile");
 
-/// A place of the order as a rank in a kv head's tiles and that head.
+/// A place in the order of work, as a kv head and a rank among its tiles.
 struct Place {
     int rank;  ///< 0: longest
     int batch_kv_head;
 };
 
-/// The place in the order of work. Heads run in groups whose Q, dO and dQ fit in L2, longest
-/// tiles first in a group; the shortest tiles of all heads come last and fill the tail.
+/// The tile at a place in the order of work. Heads run in groups whose Q, dO and dQ fit in L2, the
+/// longest tiles of a group first; the shortest tiles of all heads come last and fill the tail.
 TW_DEVICE Place place_at(int place, const BackwardParameters& p) {
     const int early = p.kv_tiles - p.late_kv_tiles;
     const int early_places = early * p.batch_kv_heads;
@@ -152,7 +153,7 @@ TW_DEVICE Place place_at(int place, const BackwardParameters& p) {
     return result;
 }
 
-/// The tile of a place: its blocks follow from the diagonals. Tiles shrink with their keys.
+/// The tile at a place, its blocks given by the diagonals. Tiles shrink as their keys advance.
 TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
     KeyTile tile{};
     tile.index = tile.rank = place.rank;
@@ -171,33 +172,33 @@ TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
 }
 
 /// Do tiles visit their blocks from the last one down? Deterministic sums go from low tiles to high
-/// ones: no tile waits for long. And the tiles of a group of query heads, which begin at the same
-/// time, then read the same blocks, which stay in L2.
+/// ones, and this way no tile waits for long. And the tiles of a group of query heads, which begin
+/// at the same time, then read the same blocks, which stay in L2.
 TW_DEVICE bool is_descending(const BackwardParameters& p) {
     return kDeterministic || p.heads_per_kv_head > 1;
 }
 
-/// Block of query rows at a place of a tile's order.
+/// The block of query rows at a place in a tile's order.
 TW_DEVICE int block_at(int place, int begin, int blocks, const BackwardParameters& p) {
     return begin + (is_descending(p) ? blocks - 1 - place : place);
 }
 
-/// When a tile adds to a block's dQ (BlockPredecessor): by diagonals, after the tile before it,
+/// When a tile adds to a block's dQ (BlockPredecessor): with diagonals, after the previous tile,
 /// unless it is the first that sees the block.
 TW_DEVICE u32 predecessor_of(int tile, int block, const BackwardParameters& p) {
     const int first = kLowerBound ? max(0, block * kBlockM + p.lower_diagonal) / kBlockN : 0;
     return tile == first ? 0 : tile;
 }
 
-/// Does some pair of a strip's keys, from `first_key` on, and the rows of a block lie beyond the
-/// diagonals or the last of `keys` keys?
+/// Does any pair of a strip's keys (from `first_key` on) and a block's rows lie outside the
+/// diagonals or past the last of `keys` keys?
 TW_DEVICE bool is_masked(int first_key, int block, int keys, const BackwardParameters& p) {
     const int row = block * kBlockM;
     return first_key + 64 > keys || (kUpperBound && row + p.upper_diagonal < first_key + 63) ||
            (kLowerBound && row + kBlockM - 1 + p.lower_diagonal > first_key);
 }
 
-/// Row of (batch, head) in arrays with one entry per query head.
+/// Row of (batch, head) in arrays with one row per query head.
 TW_DEVICE int query_head_row(int batch, int head, const BackwardParameters& p) {
     return batch * p.heads + head;
 }

@@ -1,16 +1,16 @@
-// The consumer warpgroups of the backward kernel for heads of more than 128 columns: 64 keys, one
-// warpgroup sums up dK, the other dV. Registers hold one of the two sums; dQ has a kernel of its
-// own (backward_query.cuh).
+// The consumer warpgroups of the backward kernel where head_dim > 128, for 64 keys: one accumulates
+// dK, the other dV, since registers hold only one of the two. dQ has a separate kernel
+// (backward_query.cuh).
 #pragma once
 
 #include "attention/sm90/backward_products.cuh"
 
 namespace twd::attn {
 
-// ---- shared evenly, where three stages of Q and dO fit: a warpgroup for S and dV, one for dP and
-// dK
+// ---- even split, where three stages of Q and dO fit: one warpgroup computes S and dV, the other
+// dP and dK
 
-/// S^T, P^T, dV += P^T dO; P goes to the other warpgroup too.
+/// S^T, P^T, dV += P^T dO; P also goes to the other warpgroup.
 struct EvenValueConsumer : Products {
     Ring<2> score_ring{0, 1};  ///< where P of the block in registers goes
     float scores[kScores], grad_value[kValueDim / 2];
@@ -40,7 +40,7 @@ struct EvenValueConsumer : Products {
         block_ring.advance();
     }
 
-    /// The other warpgroup's thread of the same number reads what this one stores.
+    /// The thread with the same index in the other warpgroup reads what this one stores.
     TW_DEVICE void pack_p() {
 #pragma unroll
         for (int i = 0; i < kPackedScores; ++i) {
@@ -58,7 +58,7 @@ struct EvenValueConsumer : Products {
         score_ring.advance();
     }
 
-    /// The exponentials of one block beside dV of the one before.
+    /// Overlaps the exponentials of one block with dV of the previous one.
     template <bool kMasked>
     TW_DEVICE void step() {
         issue_scores(scores);
@@ -66,15 +66,15 @@ struct EvenValueConsumer : Products {
         enter_visit();
         ptx::wgmma_wait<1>();
         compute<kMasked>();
-        // NOTE: passed long ago. It ends a basic block, or else ptxas waits for dV before most of
-        // the exponentials.
+        // NOTE: this barrier has long been passed. The wait ends a basic block, without which ptxas
+        // waits for dV before most of the exponentials.
         ptx::wgmma_tie(scores);
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
         finish_values();
         pack_p();
     }
 
-    /// Q of the next block and, a block late, dO of the one before it.
+    /// Clears Q of the next block and dO, which lags by one, of the block before it.
     TW_DEVICE void clear_query_of_next() const {
         if constexpr (!kPacked) return;
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
@@ -117,7 +117,7 @@ struct EvenValueConsumer : Products {
 
 /// dP^T, dS^T, dK += dS^T Q.
 struct EvenKeyConsumer : Products {
-    Ring<2> ready_ring;  ///< the other warpgroup's P
+    Ring<2> ready_ring;  ///< P of the other warpgroup
     float grad_scores[kScores], grad_key[kQueryDim / 2];
     u32 packed[kPackedScores];
 
@@ -170,7 +170,7 @@ struct EvenKeyConsumer : Products {
         }
     }
 
-    /// dO of the next block; of the one before it Q, which is multiplied a block late.
+    /// Clears dO of the next block and Q, which is multiplied a block late, of the block before it.
     TW_DEVICE void clear_grad_out_of_next() {
         if constexpr (!kPacked) return;
         // Arrives after the description of the visit.
@@ -214,7 +214,7 @@ struct EvenKeyConsumer : Products {
     }
 };
 
-// ---- else one warpgroup has all of the scores, which mods and dropout need in one place
+// ---- otherwise one warpgroup computes all scores, since mods and dropout need S and dP together
 
 /// S^T, dP^T, P^T, dS^T, dK += dS^T Q; P goes to the other warpgroup through shared memory.
 struct KeyConsumer : Products {
@@ -250,7 +250,7 @@ struct KeyConsumer : Products {
         ptx::wgmma_commit();
     }
 
-    /// dK of the block in registers is done: its Q may be overwritten.
+    /// dK of the block in registers is done, so its Q may be overwritten.
     TW_DEVICE void release_block() {
         ptx::wgmma_tie(packed_grad);
         release(shared.query_empty(block_ring.index));
@@ -300,7 +300,7 @@ struct KeyConsumer : Products {
 
 /// dV += P^T dO.
 struct ValueConsumer : Products {
-    Ring<2> ready_ring;  ///< P whose dV is not multiplied yet
+    Ring<2> ready_ring;  ///< P that is not yet multiplied into dV
     float grad_value[kValueDim / 2];
 
     TW_DEVICE void one_block() {

@@ -1,5 +1,5 @@
-// The threads of the backward kernel that move data: the producer keeps TMA busy, the
-// writers add dQ to its sums.
+// The threads of the backward kernel that move data: the producer keeps TMA busy, the writers add
+// dQ to its sums.
 #pragma once
 
 #include "attention/sm90/backward_layout.cuh"
@@ -9,8 +9,9 @@
 
 namespace twd::attn {
 
-/// Blocks that follow from the diagonals. Descriptions come head by head of the group, since mods
-/// sum up gradients of captures by heads; else all heads visit a block before the next one.
+/// Visits to blocks that follow from the diagonals. Where blocks are described they come head by
+/// head of the group, since mods accumulate gradients of captures by head; otherwise all heads
+/// visit a block before the next one.
 struct RangeVisits {
     const BackwardParameters& p;
     const KeyTile& tile;
@@ -47,7 +48,7 @@ struct RangeVisits {
     }
 };
 
-/// The tile of a place as the lists have it.
+/// The tile at a place, as the lists have it.
 TW_DEVICE MaskTile read_tile(const BackwardParameters& p, int rank, int batch, int head) {
     const int plane =
         (p.mask.batches == 1 ? 0 : batch) * p.mask.heads + (p.mask.heads == 1 ? 0 : head);
@@ -83,7 +84,7 @@ TW_DEVICE KeyTile listed_tile_at(const Place& place, const BackwardParameters& p
     return tile;
 }
 
-/// Blocks that are listed, head by head of the group.
+/// Visits to listed blocks, head by head of the group.
 struct ListedVisits {
     const BackwardParameters& p;
     const KeyTile& tile;
@@ -103,7 +104,7 @@ struct ListedVisits {
             left_of_head = listed.blocks;
             entry_index = listed.first_entry;
             entry = read_entry(entry_index);
-            following = read_entry(entry_index + 1);  // the lists end with a spare
+            following = read_entry(entry_index + 1);  // the lists end with a spare entry
             left_of_entry = entry.count;
         }
         if (left_of_entry == 0) {
@@ -125,7 +126,7 @@ struct ListedVisits {
                 }
             }
         }
-        // From the last row down, where tiles of a causal mask wait least.
+        // From the last row down: tiles of a causal mask then wait least.
         return {entry.first + --left_of_entry, tile.kv_head * p.heads_per_kv_head + group, states,
                 entry.bits};
     }
@@ -135,9 +136,9 @@ struct Producer {
     const TensorMap *query_map, *key_map, *value_map, *grad_out_map;
     const BackwardParameters& p;
     Shared shared;
-    u64 keep, once;  ///< L2 policies: Q and dO are read by many tiles, K and V by one
+    u64 keep, once;  ///< L2 policies: many tiles read Q and dO, one reads K and V
 
-    u32 tile_parity = 1;  // parity 1: the first waits for "empty" pass
+    u32 tile_parity = 1;  // parity 1: the first wait on "empty" passes
     Ring<kStages> query_ring{0, 1}, grad_out_ring{0, 1};
     Ring<kDescriptions> visits;
 
@@ -149,7 +150,7 @@ struct Producer {
         }
     }
 
-    /// Describes a tile and loads its K and V, once all readers left the tile before it.
+    /// Describes a tile and loads its K and V, once all readers have left the previous tile.
     TW_DEVICE void open(const KeyTile& tile) {
         ptx::mbarrier_wait(shared.tile_empty(), tile_parity);
         tile_parity ^= 1;
@@ -176,7 +177,7 @@ struct Producer {
         }
         const int row = (kPacked ? tile.rows.kv_begin : 0) + tile.index * kBlockN;
         const int head = tile.kv_head / p.splits;
-        ptx::mbarrier_arrive_expect(shared.key_full(), kKeyBytes);  // publishes the words too
+        ptx::mbarrier_arrive_expect(shared.key_full(), kKeyBytes);  // publishes the words, too
         load(shared.key(), key_map, shared.key_full(), once, kQueryDim, kTilePanelBytes, row, head,
              tile.batch);
         ptx::mbarrier_arrive_expect(shared.value_full(), kValueBytes);
@@ -184,7 +185,7 @@ struct Producer {
              head, tile.batch);
     }
 
-    /// Loads the rows of a visit, described to the others by these words, where it is.
+    /// Loads the rows of a visit and writes its description, if there is one, for the other roles.
     TW_DEVICE void load_block(const KeyTile& tile, const BlockVisit& visit, int next_states) {
         const int row = (kPacked ? tile.rows.q_begin : 0) + visit.block * kBlockM;
         const int block = (kPacked ? tile.first_q_block : 0) + visit.block;
@@ -221,7 +222,7 @@ struct Producer {
         grad_out_ring.advance();
     }
 
-    /// The place after `place` that this CTA works on.
+    /// The next place after `place` that this CTA works on.
     TW_DEVICE int next_place(int place) const {
         if (p.next_tile != nullptr) return gridDim.x + ptx::fetch_add(p.next_tile, 1);
         return place + gridDim.x;
@@ -259,7 +260,7 @@ struct Producer {
     }
 };
 
-/// One thread per warpgroup: adds the dQ that its warpgroup left in shared memory.
+/// One thread per warpgroup: adds the dQ that its warpgroup left in shared memory to the sums.
 struct Writer {
     const BackwardParameters& p;
     const Shared shared;
@@ -267,8 +268,8 @@ struct Writer {
 
     u32 parity = 0;
 
-    /// `block`: of the head, over all sequences. Where sums have an order nobody clears them: the
-    /// tile that comes first stores.
+    /// `block` counts over all sequences of the head. Ordered sums are not cleared beforehand: the
+    /// first tile stores instead of adding.
     TW_DEVICE void add(int head_row, int block, u32 predecessor, u32 rank) {
         const i64 chunk =
             (static_cast<i64>(head_row) * p.q_blocks + block) * kGradParts + warpgroup;

@@ -11,15 +11,15 @@ constexpr int steps(int dim) {
     return (dim + 15) / 16;
 }
 
-/// The scores of a block are kept transposed, keys x queries: so P^T and dS^T are the left operands
-/// of dV += P^T dO and dK += dS^T Q without leaving their registers. All products are in flight
-/// afterwards.
+/// The scores of a block are kept transposed, keys x queries, so that P^T and dS^T are the left
+/// operands of dV += P^T dO and dK += dS^T Q without leaving their registers. Functions that issue
+/// products leave them in flight.
 struct Products : Scores {
-    Ring<kStages> query_ring, grad_out_ring;  ///< the next block to multiply
-    Ring<kStages> block_ring;                 ///< the block whose scores are in registers
+    Ring<kStages> query_ring, grad_out_ring;  ///< next block to multiply
+    Ring<kStages> block_ring;                 ///< block whose scores are in registers
     u32 tile_parity = 0;
 
-    /// One arrival per warp: each waits for its own part of the wgmma.
+    /// One arrival per warp, since each waits for its own part of the wgmma.
     TW_DEVICE void release(u32 barrier) const {
         if (ptx::elect_lane()) ptx::mbarrier_arrive(barrier);
     }
@@ -33,7 +33,7 @@ struct Products : Scores {
                        shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity,
                        own_barrier);
     }
-    /// Both of the next visit.
+    /// Clears Q and dO of the next visit.
     TW_DEVICE void clear_next_past_end(u32 own_barrier) const {
         if constexpr (!kPacked) return;
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
@@ -42,10 +42,10 @@ struct Products : Scores {
     }
     TW_DEVICE bool next_is_ragged() const { return kPacked && (next_states & kRaggedRows) != 0; }
 
-    /// d = A B^T over kDim columns: rows of this warpgroup of a tile (K, V) times a block (Q, dO).
+    /// d = A B^T over kDim columns: this warpgroup's rows of a tile (K, V) times a block (Q, dO).
     template <int kDim>
     TW_DEVICE void issue_transposed(float (&d)[kScores], u32 tile, u32 rows) {
-        // NOTE: descriptors of tiles where head_dim > 128, kept for all blocks, would be spilled.
+        // NOTE: where head_dim > 128, descriptors of tiles kept for all blocks would be spilled.
         const u32 strip_rows = kOver128 ? ptx::uniform_here(tile) : tile + strip * 64 * 128;
         const u64 a = ptx::wgmma_descriptor_swizzle128(strip_rows, 16, 1024);
         const u64 b = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
@@ -71,15 +71,15 @@ struct Products : Scores {
         grad_out_ring.advance();
     }
 
-    /// d += A B, A (keys x queries) in registers, B the rows of a block.
+    /// d += A B, with A (keys x queries) in registers and B the rows of a block.
     template <int kCount>
     TW_DEVICE void multiply_block(float (&d)[kCount], const u32 (&a)[kPackedScores], u32 rows) {
         const u64 b = ptx::wgmma_descriptor_swizzle128(rows, kBlockPanelBytes, 1024);
         ptx::wgmma<1, 1, ptx::AlongColumns>(Element{}, ptx::Steps<kBlockM / 16>{}, d, a, b);
     }
 
-    /// A part of dQ = dS K of the dS in a buffer: 64 rows of it, or 64 columns as rows of
-    /// dQ^T = K^T dS^T.
+    /// One part of dQ = dS K from the dS in a buffer: 64 rows of it, or 64 columns as rows of dQ^T
+    /// = K^T dS^T.
     TW_DEVICE void issue_grad_query(float (&grad_query)[kGradColumns / 2], int buffer, u32 part) {
         const u32 rows = shared.score(buffer) + (kGradTransposed ? 0 : part * 8192);
         const u32 tile = shared.key() + (kGradTransposed ? part * kTilePanelBytes : 0);
@@ -99,7 +99,7 @@ struct Products : Scores {
         ptx::wgmma_commit();
     }
 
-    /// Stores P or dS of this strip by rows of queries, where other products read it.
+    /// Stores P or dS of this strip in rows of queries, where other products read it.
     TW_DEVICE void store_scores(const u32 (&packed)[kPackedScores], u32 buffer, u32 full) const {
         // Lane 8 i + r stores row r of the i-th 8 x 8 matrix: keys in swizzled chunks of 16 bytes.
         const u32 lane = ptx::lane_index(), row = lane / 16 * 8 + lane % 8;
@@ -116,7 +116,8 @@ struct Products : Scores {
         release(full);
     }
 
-    /// From S^T and dP^T, both in flight, S^T first, to P^T and dS^T. `with_p`: once P^T is there.
+    /// From S^T and dP^T, both in flight in this order, to P^T and dS^T. Calls `with_p` once P^T is
+    /// there.
     template <bool kMasked, typename WithP>
     TW_DEVICE void compute_scores(float (&scores)[kScores], float (&grad_scores)[kScores],
                                   const WithP& with_p) {
@@ -133,8 +134,8 @@ struct Products : Scores {
         ptx::wgmma_tie(scores);
         compute_p<kMasked>(scores, block_ring.index);
         with_p();
-        // NOTE: passed long ago. It ends a basic block, or else ptxas waits for dP before most of
-        // the exponentials.
+        // NOTE: this barrier has long been passed. The wait ends a basic block, without which ptxas
+        // waits for dP before most of the exponentials.
         ptx::wgmma_tie(scores);
         ptx::mbarrier_wait(shared.grad_out_full(block_ring.index), block_ring.parity);
         ptx::wgmma_wait<0>();
@@ -142,8 +143,8 @@ struct Products : Scores {
         compute_grad_scores(scores, grad_scores, block_ring.index);
     }
 
-    /// The tiles of keys that the producer hands out, until there are none: `all_blocks(count)`
-    /// adds the blocks of one to `sums`, `store_sums(rows)` stores them.
+    /// Processes the tiles of keys that the producer hands out, until there are none left:
+    /// `all_blocks(count)` adds the blocks of one to `sums`, `store_sums(rows)` stores them.
     template <bool kReadsValues, int kCount, typename AllBlocks, typename StoreSums>
     TW_DEVICE void each_tile(float (&sums)[kCount], const AllBlocks& all_blocks,
                              const StoreSums& store_sums) {

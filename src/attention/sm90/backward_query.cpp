@@ -1,4 +1,4 @@
-// Host side of the kernel for dQ where head_dim > 128.
+// Host side of the kernel that computes dQ where head_dim > 128.
 #include "attention/sm90/backward_query.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace tilewright::attn::sm90 {
 namespace {
 
-// The tiles of the forward's lists where head_dim > 128 (choose_listed).
+// The tile sizes of the forward's lists where head_dim > 128 (choose_listed).
 constexpr int kWarpgroups = 2, kRows = 64 * kWarpgroups, kBlock = 64, kKeyStages = 2;
 constexpr std::size_t kCounterBytes = 16;
 constexpr int kMostShared = 227 << 10;
@@ -61,9 +61,9 @@ cuda::CompileRequest generate_backward_query(const BackwardDesc& desc) {
     }
     constexpr int kDropoutSpillBytes = 4096, kListSpillBytes = 256;
     const int spills = desc.dropout ? kDropoutSpillBytes : desc.listed ? kListSpillBytes : 0;
-    // A producer that walks lists wants 40, but dQ of 256 columns leaves it no more than 24.
+    // A producer that walks lists needs 40 registers, but dQ of 256 columns leaves it only 24.
     const bool many_registers = !desc.listed || desc.query_dim > 192;
-    ProblemDesc by_query = desc;  // the mod's columns are keys here
+    ProblemDesc by_query = desc;  // here the mod's columns are keys
     by_query.score_mod = desc.query_score_mod;
     cuda::CompileRequest request =
         kernel_request(fmt::format("attention_backward_query_{}.cu", variant_name(desc)), by_query,

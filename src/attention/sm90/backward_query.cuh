@@ -1,13 +1,13 @@
-// dQ where head_dim > 128 for sm_90a, beside the kernel that sums up dK and dV: S and dP once more,
-// by tiles of queries as in the forward.
+// dQ where head_dim > 128, for sm_90a, next to the kernel that accumulates dK and dV: computes S
+// and dP again, by tiles of queries as in the forward pass.
 // clang-format off
 //
-// Why        past 128 columns what dQ costs between tiles of keys, adds in L2 and an order of them, takes longer than
-//            two of seven products; here it stays in registers and has one order
+// Why        with dQ split between tiles of keys, the adds in L2 and their order would take longer than two of seven
+//            products; here it stays in registers and has one order
 // Work       a tile of 128 queries, all blocks of 64 keys that its rows see
-// Products   S = Q K^T, dP = dO V^T; dQ += dS K with dS in registers, a block late
+// Products   S = Q K^T, dP = dO V^T; dQ += dS K one block later, with dS in registers
 // Roles      one producer thread (TMA), two warpgroups of 64 query rows
-// Pipeline   Q and dO once a tile, K in two buffers, V in two where they fit, else in one
+// Pipeline   Q and dO once per tile, K in two buffers, V in two if they fit, else in one
 // Shared     225 KB at D = 256, 160 KB at D = 192 with Dv = 128
 // clang-format on
 #pragma once
@@ -19,22 +19,22 @@
 namespace twd::attn {
 
 struct QueryConsumer : RowScores {
-    int begin;               ///< the last block of a range
-    int left;                ///< blocks of the tile from the next one on
+    int begin;               ///< last block of a range
+    int left;                ///< blocks of the tile that are left, from the next one on
     Ring<kStages> sum_ring;  ///< K of the block whose dS is packed
     float lse[2], delta[2];
     float grad_scores[kScores], grad_query[kQueryDim / 2];
     u32 packed[kOperands];
 
     // ---- matrix products
-    /// dP = dO V^T of the next block; in flight afterwards.
+    /// dP = dO V^T of the next block; left in flight.
     TW_DEVICE void issue_grad_scores() {
         ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
         issue_rows<kValueDim>(grad_scores, buffer_here(shared.grad_out(query_ring.index)),
                               buffer_here(shared.value(value_ring.index)));
     }
 
-    /// dQ += dS K of the block that is packed; in flight afterwards.
+    /// dQ += dS K of the packed block; left in flight.
     TW_DEVICE void issue_sums() {
         const u64 b = ptx::wgmma_descriptor_swizzle128(buffer_here(shared.key(sum_ring.index)),
                                                        kBlockPanelBytes, 1024);
@@ -46,7 +46,7 @@ struct QueryConsumer : RowScores {
         ptx::wgmma_commit();
     }
 
-    /// After dQ of a block: its K may be overwritten.
+    /// dQ of a block is done, so its K may be overwritten.
     TW_DEVICE void release_sums() {
         ptx::wgmma_tie(grad_query);
         ptx::wgmma_tie(packed);
@@ -55,7 +55,7 @@ struct QueryConsumer : RowScores {
     }
 
     // ---- scores
-    /// dP, kept and scaled by dropout, without delta.
+    /// dP after dropout, without subtracting delta.
     TW_DEVICE void prepare_grads() {
         if constexpr (kDropout) {
             const auto zero = dropped();
@@ -68,7 +68,7 @@ struct QueryConsumer : RowScores {
         for (int i = 0; i < kScores; ++i) grad_scores[i] -= delta[i / 2 % 2];
     }
 
-    /// scores = P, from S in flight after dP.
+    /// scores = P, from S, which is in flight after dP.
     template <bool kMasked>
     TW_DEVICE void compute_p() {
         ptx::wgmma_tie(scores);
@@ -79,7 +79,7 @@ struct QueryConsumer : RowScores {
         }
     }
 
-    /// From S and dP, both in flight, S first, to dS, packed. Nothing is in flight afterwards.
+    /// From S and dP, both in flight in this order, to packed dS. Nothing is left in flight.
     template <bool kMasked>
     TW_DEVICE void compute_scores() {
         if constexpr (kScoreMod) {
@@ -103,8 +103,8 @@ struct QueryConsumer : RowScores {
         } else {
             ptx::wgmma_wait<1>();
             compute_p<kMasked>();
-            // NOTE: passed long ago. It ends a basic block, or else ptxas waits for dP before most
-            // of the exponentials.
+            // NOTE: this barrier has long been passed. The wait ends a basic block, without which
+            // ptxas waits for dP before most of the exponentials.
             ptx::wgmma_tie(scores);
             ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
             ptx::wgmma_wait<0>();
@@ -114,7 +114,7 @@ struct QueryConsumer : RowScores {
             for (int i = 0; i < kScores; ++i) grad_scores[i] *= scores[i];
         }
         release_value();
-        key_ring.advance();  // its stage stays taken until dQ is multiplied
+        key_ring.advance();  // its stage stays in use until dQ is multiplied
 #pragma unroll
         for (int i = 0; i < kOperands; ++i) {
             packed[i] = ptx::pack(Element{}, grad_scores[2 * i], grad_scores[2 * i + 1]);
@@ -122,7 +122,8 @@ struct QueryConsumer : RowScores {
     }
 
     // ---- blocks
-    /// Moves on to the next block, of which K has arrived where it is listed: is some of it masked?
+    /// Moves on to the next block, whose K has arrived if it is listed. Is some of the block
+    /// masked?
     TW_DEVICE bool enter_block() {
         --left;
         if constexpr (kListedBlocks) {
@@ -139,7 +140,7 @@ struct QueryConsumer : RowScores {
                (kLowerBound && first < query + 63 + p.lower_diagonal);
     }
 
-    /// Before the products of a masked block, which read K and V.
+    /// Needed before the products of a masked block, which read K and V.
     TW_DEVICE void clear_hidden_keys() const {
         if constexpr (!kHidesKeys) return;
         ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
@@ -158,7 +159,7 @@ struct QueryConsumer : RowScores {
         compute_scores<kMasked>();
     }
 
-    /// One more block: dQ of the one before is multiplied beside its scores.
+    /// One more block: its scores overlap with dQ of the previous one.
     template <bool kMasked>
     TW_DEVICE void next_block() {
         if constexpr (kMasked) clear_hidden_keys();
@@ -170,7 +171,7 @@ struct QueryConsumer : RowScores {
         compute_scores<kMasked>();
     }
 
-    /// Moves on to `tile`, past the blocks after this warpgroup's own diagonal.
+    /// Moves on to `tile`, skipping the blocks past this warpgroup's own diagonal.
     TW_DEVICE void enter_tile() {
         row = tile.q_tile * kBlockM + row_in_tile;
         enter_rows();
@@ -180,7 +181,7 @@ struct QueryConsumer : RowScores {
         for (int r = 0; r < 2; ++r) {
             const bool exists = 8 * r < rows;
             const float sum = exists ? p.lse[place.index + 8 * r] : -kInfinity;
-            lse[r] = has_gradient(sum) ? sum * kLog2E : kInfinity;  // then P is 0
+            lse[r] = has_gradient(sum) ? sum * kLog2E : kInfinity;  // makes P 0
             delta[r] = exists ? p.delta[place.index + 8 * r] : 0.0f;
         }
         left = tile.blocks;

@@ -1,4 +1,4 @@
-// The kernels around the backward kernel that pass once over the query rows.
+// The kernels before and after the main backward kernel that process the query rows once.
 #pragma once
 
 #include "attention/sm90/backward_layout.cuh"
@@ -30,7 +30,7 @@ TW_DEVICE float dot8(uint4 a, uint4 b) {
     return sum;
 }
 
-/// Rows of the tensors that a block of one head holds.
+/// The tensor's rows that a block of one head holds.
 TW_DEVICE BlockRows rows_of_block(int block, const BackwardParameters& p) {
     if constexpr (kPacked) {
         const int2 rows = __ldg(reinterpret_cast<const int2*>(p.block_rows) + block);
@@ -39,7 +39,7 @@ TW_DEVICE BlockRows rows_of_block(int block, const BackwardParameters& p) {
     return {block * kBlockM, min(kBlockM, p.q_len - block * kBlockM)};
 }
 
-/// Eight columns of dQ from their f32 sums; `row` of the tensor.
+/// Stores eight columns of dQ from their f32 sums; `row` counts in the tensor.
 TW_DEVICE void store8(const float (&sums)[8], int batch_head, int row, int column,
                       const BackwardParameters& p) {
     u32 words[4];
@@ -51,13 +51,13 @@ TW_DEVICE void store8(const float (&sums)[8], int batch_head, int row, int colum
         make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/// Calls `visit` for all sums of captures of a mod that has some.
+/// Calls `visit` for all accumulators of captures, if the mod has any.
 template <typename Mod, typename Visit>
 TW_DEVICE void each_sum(const Mod& mod, Visit visit) {
     if constexpr (Mod::kGathers > 0) mod.each_sum(visit);
 }
 
-/// The sum of every thread's value, in thread 0: in one order, whatever the timing.
+/// The sum of every thread's value, in thread 0, always added in the same order.
 TW_DEVICE float sum_over_block(float value) {
     __shared__ float of_warps[kRowThreads / 32];
 #pragma unroll
@@ -72,16 +72,16 @@ TW_DEVICE float sum_over_block(float value) {
 
 }  // namespace twd::attn
 
-/// One CTA per (batch, head, block of rows): lse in units of log2, delta = rowsum(dO * out) - dlse,
-/// zeros where dQ is summed (of last_added, where sums are ordered), and the block's part of the
-/// sinks' gradient. Rows without a key, or with an lse that no gradient can be had from, and rows
-/// past the last get an lse of +inf, so that their P is 0.
+/// One CTA per (batch, head, block of rows): lse in log2 units, delta = rowsum(dO * out) - dlse,
+/// zeros in the sums of dQ (or in last_added, if sums are ordered), and the block's part of the
+/// sinks' gradient. Rows without a key, rows whose lse allows no gradient, and rows past the end
+/// get an lse of +inf, so that their P is 0.
 extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     attention_backward_prepare(const __grid_constant__ twd::attn::BackwardParameters p) {
     using namespace twd;
     using namespace twd::attn;
     const int batch_head = blockIdx.x / p.q_blocks, block = blockIdx.x - batch_head * p.q_blocks;
-    constexpr int kLanes = 8;  // threads of a row
+    constexpr int kLanes = 8;  // threads per row
     const int lane = threadIdx.x % kLanes;
     const i64 padded = static_cast<i64>(blockIdx.x) * kBlockM;
     const BlockRows rows = rows_of_block(block, p);
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
         if (threadIdx.x == 0) p.sink_parts[blockIdx.x] = total;
     }
     if constexpr (kOver128) return;
-    if constexpr (kDeterministic) {  // the first tile stores
+    if constexpr (kDeterministic) {  // the first tile stores, no zeros needed
         if (threadIdx.x < kGradParts) {
             p.last_added[static_cast<i64>(blockIdx.x) * kGradParts + threadIdx.x] = 0;
         }
@@ -145,11 +145,11 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     const BlockRows rows = rows_of_block(block, p);
     const float4* const sums = reinterpret_cast<const float4*>(p.grad_query_sums) +
                                static_cast<i64>(blockIdx.x) * kVectors;
-    // Where the first tile stores, blocks that no tile visits have no sum: their dQ is 0.
+    // The first tile stores, so blocks that no tile visits have no sum: their dQ is 0.
     const bool summed =
         !kDeterministic || p.last_added[static_cast<i64>(blockIdx.x) * kGradParts] != 0;
     // A thread gathers two rows of eight columns from the registers of four threads, or of eight
-    // for a transposed dQ, whose rows are columns.
+    // threads if dQ is transposed and its rows are columns.
     constexpr int kColumnBlocks = kQueryDim / 8;
     for (int i = threadIdx.x; i < kBlockM / 2 * kColumnBlocks; i += kRowThreads) {
         int column, row, next_row;
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
 
 namespace twd::attn {
 
-/// Eight columns of dK or dV: the sum of the splits, the first one first.
+/// Eight columns of dK or dV: the sum over the splits, from first to last.
 template <int kColumns>
 TW_DEVICE void join_splits(const float* splits, const Rows& to, int batch, int kv_head, int vector,
                            const BackwardParameters& p) {
@@ -215,8 +215,8 @@ TW_DEVICE void join_splits(const float* splits, const Rows& to, int batch, int k
 
 }  // namespace twd::attn
 
-/// dK and dV from the splits of query heads: a thread for eight columns, CTAs of a kv head side by
-/// side.
+/// dK and dV from the splits of query heads: one thread per eight columns, consecutive CTAs per kv
+/// head.
 extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     attention_backward_join(const __grid_constant__ twd::attn::BackwardParameters p) {
     using namespace twd::attn;
@@ -232,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     }
 }
 
-/// One CTA per head: the gradient of its sink, from the blocks' parts in a fixed order.
+/// One CTA per head: the gradient of its sink, summed over the blocks in a fixed order.
 extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     attention_backward_sinks(const __grid_constant__ twd::attn::BackwardParameters p) {
     using namespace twd::attn;
@@ -248,8 +248,8 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
 
 namespace twd::attn {
 
-/// The tiles of a kv head in their order, as gradients of captures add up: which tile, of which
-/// batch (or sequence), how many keys are in that.
+/// The tiles of a kv head in the order in which gradients of captures are added: which tile, of
+/// which batch or sequence, and how many keys that has.
 struct SumTile {
     int index, batch, kv_len;  ///< index -1: no tile
 };
@@ -261,7 +261,7 @@ TW_DEVICE SumTile sum_tile(int batch, int rank, const BackwardParameters& p) {
     return {rank, batch, p.kv_len};
 }
 
-/// Sums per head and key: a thread per key, batches, heads and tiles in a fixed order.
+/// Sums per head and key: a thread per key, with batches, heads and tiles in a fixed order.
 template <typename Mod>
 TW_DEVICE void add_key_sums(Mod& mod, const BackwardParameters& p) {
     const int key = blockIdx.x * kRowThreads + threadIdx.x;
@@ -285,8 +285,8 @@ TW_DEVICE void add_key_sums(Mod& mod, const BackwardParameters& p) {
     }
 }
 
-/// Sums per head, one CTA: tiles side by side, added one after the other as long as they go to
-/// different elements.
+/// Sums per head, in one CTA: tiles in parallel, but added one after another so that the order is
+/// fixed.
 template <typename Mod>
 TW_DEVICE void add_head_sums(Mod& mod, const BackwardParameters& p) {
     __shared__ i64 places[kRowThreads];
@@ -332,7 +332,7 @@ TW_DEVICE void add_head_sums(Mod& mod, const BackwardParameters& p) {
 
 }  // namespace twd::attn
 
-/// The gradients of captures from the sums of heads and keys, and in the last CTA those of heads.
+/// The gradients of captures from sums per head and key; the last CTA handles sums per head.
 extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     attention_backward_captures(const __grid_constant__ twd::attn::BackwardParameters p,
                                 const __grid_constant__ twd::attn::ModArguments mod_arguments) {

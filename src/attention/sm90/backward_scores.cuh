@@ -1,4 +1,4 @@
-// Scores of the backward kernel: from S^T and dP^T of a block in accumulator registers to P^T and
+// Scores of the backward kernel: from S^T and dP^T of a block, in accumulator registers, to P^T and
 // dS^T.
 #pragma once
 
@@ -15,13 +15,13 @@
 
 namespace twd::attn {
 
-constexpr int kScores = kBlockM / 2;        ///< registers of a thread: scores of a block,
-constexpr int kPackedScores = kBlockM / 4;  ///< and the same packed as an operand
+constexpr int kScores = kBlockM / 2;        ///< registers of a thread for the scores of a block
+constexpr int kPackedScores = kBlockM / 4;  ///< the same, packed as an operand
 
-/// Mods and dropout need a score and its gradient at once.
+/// Mods and dropout need a score and its gradient at the same time.
 constexpr bool kScoresTogether = kScoreMod || kDropout;
 
-// Templates, because a mod without captured gradients has no such functions.
+// Templates, because a mod without gradients of captures lacks these functions.
 template <typename Mod>
 TW_DEVICE void clear_sums(Mod& mod) {
     if constexpr (Mod::kGathers > 0) mod.clear_sums();
@@ -35,39 +35,40 @@ TW_DEVICE void store_sums(Mod& mod, const SumPlace& at) {
     if constexpr (Mod::kGathers > 0) mod.store_sums(at);
 }
 
-/// What a warpgroup knows of the tile and the block whose scores it holds, keys x queries: register
-/// 4 j + 2 r + e of a thread is its key r (of two, 8 apart), its query 8 j + e.
+/// What a warpgroup knows of the tile and of the block whose scores it holds, keys x queries:
+/// register 4 j + 2 r + e of a thread belongs to its key r (of two, 8 apart) and its query 8 j + e.
 struct Scores {
     const BackwardParameters& p;
     const Shared shared;
     const u32 strip, warp;  ///< strip of 64 keys in the tile; warp of the warpgroup
     ScoreMod mod;
 
-    int first_key;                  ///< of the strip, in its sequence
-    int block;                      ///< of query rows; by diagonals:
-    int heads_left;                 ///< query heads that visit it still, this one included
-    int head, states, next_states;  ///< of the visit, where blocks are described
+    int first_key;   ///< first key of the strip, in its sequence
+    int block;       ///< block of query rows
+    int heads_left;  ///< where blocks follow from diagonals: query heads still to visit the block,
+                     ///< this one included
+    int head, states, next_states;  ///< where blocks are described: of the visit
     Ring<kDescriptions> visits;
 
-    // NOTE: what derives from the lane is computed where it is used, from a lane read anew: kept,
-    // it would take registers that the accumulators need.
-    /// First of this thread's two keys; the other is 8 further.
+    // NOTE: values derived from the lane are computed where they are used, from a lane index that
+    // is read again: kept, they would take registers that the accumulators need.
+    /// First of this thread's two keys; the other is 8 rows further.
     TW_DEVICE int key() const { return first_key + warp * 16 + ptx::lane_index() / 4; }
     /// First of this thread's queries.
     TW_DEVICE int query() const { return block * kBlockM + ptx::lane_index() % 4 * 2; }
 
-    // Words of the tile's description stay in shared memory until the tile is left.
+    // The words of the tile's description stay in shared memory until the tile is released.
     TW_DEVICE int tile_word(int index) const {
         return ptx::load_shared_32(shared.tile() + 4 * index);
     }
     TW_DEVICE int kv_len() const { return kPacked ? tile_word(11) : p.kv_len; }
-    /// Where keys end that may attend.
+    /// End of the keys that may be attended to.
     TW_DEVICE int kv_end() const { return kLengths ? tile_word(13) : kv_len(); }
     TW_DEVICE int q_len() const { return kPacked ? tile_word(9) : p.q_len; }
-    /// What mods and dropout call the batch.
+    /// The batch as mods and dropout see it.
     TW_DEVICE int batch() const { return kPacked ? tile_word(7) : tile_word(1); }
 
-    /// Moves on to a tile: the first block of the range.
+    /// Moves on to a tile and, where blocks follow from diagonals, to its first block.
     TW_DEVICE void enter_tile(int index) {
         first_key = index * kBlockN + strip * 64;
         clear_sums(mod);
@@ -77,9 +78,9 @@ struct Scores {
         }
     }
 
-    /// Rows of K, of V or of both become 0 for those of this strip's keys that no query attends,
-    /// once they have arrived: in a product NaN times 0 is NaN. No product is in flight.
-    /// `own_barrier`: of this warpgroup.
+    /// Clears rows of K, of V or of both for those of this strip's keys that no query attends to,
+    /// once they have arrived: in a product NaN times 0 is NaN. No product may be in flight.
+    /// `own_barrier` belongs to this warpgroup.
     TW_DEVICE void clear_hidden_keys(bool in_keys, bool in_values, u32 parity,
                                      u32 own_barrier) const {
         if constexpr (!kHidesKeys) return;
@@ -108,9 +109,9 @@ struct Scores {
     /// The block of the next visit, which was published with its Q.
     TW_DEVICE int next_block() const { return ptx::load_shared_32(shared.visit(visits.index)); }
 
-    /// Rows of a block of Q or dO past the last query of a packed sequence, where the next sequence
-    /// begins, become 0, once they have arrived. No product is in flight. `barrier`: of this
-    /// warpgroup.
+    /// Clears the rows of a block of Q or dO past the last query of a packed sequence, where the
+    /// next sequence begins, once they have arrived. No product may be in flight. `barrier` belongs
+    /// to this warpgroup.
     TW_DEVICE void clear_past_end(int of_block, u32 buffer, int panels, u32 full, u32 parity,
                                   u32 barrier) const {
         const int rows = q_len() - of_block * kBlockM;
@@ -121,7 +122,7 @@ struct Scores {
         ptx::named_barrier_sync(barrier, 128);
     }
 
-    /// Moves on to the visit whose Q has arrived. No branch: products are in flight.
+    /// Moves on to the visit whose Q has arrived. It must not branch, since products are in flight.
     TW_DEVICE void enter_visit() {
         if constexpr (kDescribed) {
             const uint4 words = ptx::load_shared_128(shared.visit(visits.index));
@@ -138,7 +139,7 @@ struct Scores {
         }
     }
 
-    /// The block of the next visit, in the order of block_at, all query heads of the group each.
+    /// The block of the next visit: all query heads of the group visit a block before the next one.
     TW_DEVICE int following() const {
         if (heads_left > 1) return block;
         return is_descending(p) ? block - 1 : block + 1;
@@ -148,22 +149,23 @@ struct Scores {
         heads_left = heads_left > 1 ? heads_left - 1 : p.heads_per_kv_head;
     }
 
-    /// Does this strip see the whole of the next block?
+    /// Is some pair of this strip and the next block masked?
     TW_DEVICE bool next_is_masked() const {
         if constexpr (kDescribed) return (next_states >> 2 * strip & 3) != kBlockFull;
         return is_masked(first_key, following(), kv_end(), p);
     }
 
     // ---- results
-    /// Where the tile's keys lie in dK and dV, kept beyond the tile's description.
+    /// Where the tile's keys lie in dK and dV; outlives the tile's description.
     struct KeyRows {
-        int batch, head, begin, len;  ///< len: of the sequence
+        int batch, head, begin, len;  ///< len: length of the sequence
     };
     TW_DEVICE KeyRows rows_of_tile() const {
         return {tile_word(1), tile_word(2), kPacked ? tile_word(10) : 0, kv_len()};
     }
 
-    /// Into the tensor, or where other tiles sum up other query heads of the group into `splits`.
+    /// Stores into the tensor, or into `splits` if other tiles process other query heads of the
+    /// group.
     template <int kColumns, int kCount>
     TW_DEVICE void store(const float (&sums)[kCount], const Rows& to, float* splits, float factor,
                          const KeyRows& rows) const {
@@ -183,9 +185,9 @@ struct Scores {
     // ---- which pairs of the block attend
     struct Mask {
         u32 words[kMaskBits ? kWordsPerThread : 1];
-        int first[2], last[2];  ///< of each key: the queries it sees, from this thread's first on
+        int first[2], last[2];  ///< by key: the queries that see it, from this thread's first on
         int key_ids[2];
-        const int* query_ids;  ///< from the block's first, of `queries`
+        const int* query_ids;  ///< ids from the block's first query on; there are `queries` of them
         int queries;
     };
 
@@ -234,7 +236,7 @@ struct Scores {
         return mask;
     }
 
-    /// Of the pair in register 4 j + e; `ids` of queries 8 j and 8 j + 1.
+    /// Does the pair in register 4 j + e attend? `ids` are those of queries 8 j and 8 j + 1.
     TW_DEVICE static bool attends(const Mask& mask, int j, int e, int2 ids) {
         const int i = 4 * j + e, offset = 8 * j + e % 2, r = e / 2;
         if constexpr (kMaskBits) return (mask.words[i / 32] >> i % 32 & 1) != 0;
@@ -252,14 +254,14 @@ struct Scores {
     }
 
     // ---- P and dS
-    /// scores = P^T = exp2(scale * S^T - lse), 0 where masked.
+    /// scores = P^T = exp2(scale * S^T - lse); 0 where masked.
     template <bool kMasked>
     TW_DEVICE void compute_p(float (&scores)[kScores], int stage) const {
         const u32 lse = shared.lse(stage) + ptx::lane_index() % 4 * 8;
         Mask mask;
         if constexpr (kMasked) mask = mask_of_block(stage);
 #pragma unroll
-        for (int j = 0; j < kScores / 4; ++j) {  // 8 query rows, two of them this thread's
+        for (int j = 0; j < kScores / 4; ++j) {  // 8 query rows, of which two are this thread's
             const float2 l = ptx::load_shared_f32x2(lse + j * 32);
             int2 ids{};
             if constexpr (kMasked) ids = query_ids(mask, j);
@@ -287,8 +289,8 @@ struct Scores {
         }
     }
 
-    /// Both at once, with mods and dropout: P^T of dV has its dropped pairs removed, the others are
-    /// scaled when dV is stored. P^T alone where there is no dP^T.
+    /// Both at once, with mods and dropout. P^T for dV leaves out the dropped pairs; the others are
+    /// scaled when dV is stored. Only P^T if there is no dP^T.
     template <bool kMasked, int kGrads>
     TW_DEVICE void compute_together(float (&scores)[kScores], float (&grad_scores)[kGrads],
                                     int stage) {
@@ -340,9 +342,9 @@ struct Scores {
         }
     }
 
-    /// Where this warp's sums of captures go.
+    /// Where this warp's sums for captures go.
     TW_DEVICE SumPlace sum_place() const {
-        // Packed sequences count their tiles anew, ranks count all.
+        // Packed sequences count their own tiles; ranks count the tiles of all sequences.
         const i64 tile = static_cast<i64>(query_head_row(tile_word(1), head, p)) * p.kv_tiles +
                          tile_word(kPacked ? 6 : 0);
         const int row = warp * 16 + ptx::lane_index() / 4;

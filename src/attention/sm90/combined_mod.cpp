@@ -1,4 +1,4 @@
-// Score and mask mods of a call in one function.
+// Combines the score and mask mods of a call into one function.
 #include "attention/sm90/combined_mod.h"
 
 #include <string>

@@ -8,11 +8,11 @@
 
 namespace tilewright::attn::sm90 {
 
-/// The score mod with the mask that is evaluated (if there is one) folded in; null: neither. One
-/// function object for each text, whatever mod it came from: the engine knows mods by address.
+/// The score mod with the mask mod (if programs evaluate it) folded in; null if there is neither.
+/// Equal texts give the same function object, since the engine identifies mods by address.
 std::shared_ptr<const ir::Function> combined_mod(const AttentionSpec& spec);
 
-/// The captures of both.
+/// The captures of both mods.
 std::vector<CaptureSpec> combined_captures(const AttentionSpec& spec);
 
 }  // namespace tilewright::attn::sm90

@@ -1,4 +1,4 @@
-// Checks of tensors and their descriptions for TMA.
+// Checks of tensors, and their descriptors for TMA.
 #include "attention/sm90/device_tensor.h"
 
 namespace tilewright::attn::sm90 {
@@ -31,7 +31,7 @@ cuda::TensorMap tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t r
     request.address = tensor.address;
     for (std::size_t axis = 0; axis < 4; ++axis) {
         request.extents[axis] = static_cast<std::uint64_t>(tensor.shape[3 - axis]);
-        // The stride of an axis of one element is never used, but must be well formed.
+        // The stride of an axis of one element is never used, but must be valid.
         const std::int64_t stride = tensor.shape[3 - axis] == 1 ? 8 : tensor.strides[3 - axis];
         request.strides[axis] = static_cast<std::uint64_t>(stride) * 2;
     }

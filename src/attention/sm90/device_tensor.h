@@ -1,4 +1,4 @@
-// Tensors in device memory, as forward and backward take, check and describe them.
+// Tensors in device memory as forward and backward take them, check them and describe them to TMA.
 #pragma once
 
 #include <array>
@@ -22,15 +22,15 @@ struct DeviceTensor {
     std::array<std::int64_t, 4> strides{};  ///< elements
 };
 
-inline constexpr const char* kOperation = "attention (sm90)";  ///< what messages call the engine
-inline constexpr std::int64_t kPanel = 64;                     ///< columns of the 128-byte swizzle
+inline constexpr const char* kOperation = "attention (sm90)";  ///< the engine's name in messages
+inline constexpr std::int64_t kPanel = 64;  ///< columns of a panel with the 128-byte swizzle
 
-/// Instructions of a product over so many columns, 16 of them each.
+/// Number of instructions for a product over this many columns, 16 for each.
 constexpr int steps_of(int columns) {
     return (columns + 15) / 16;
 }
 
-/// What messages say of a rule that does not hold.
+/// What messages say when a rule is broken.
 template <typename Value>
 std::string rule_text(const char* argument, const char* rule, const Value& value) {
     return fmt::format("{}: expected {} but got {}", argument, rule, value);
@@ -42,17 +42,17 @@ void require(bool holds, const char* argument, const char* rule, const Value& va
     if (!holds) user_error(kOperation, "{}", rule_text(argument, rule, value));
 }
 
-/// Throws UserError unless the tensor has this shape and lies as TMA can read it.
+/// Throws UserError unless the tensor has this shape and a layout that TMA can read.
 void check_tensor(const DeviceTensor& tensor, const char* argument,
                   const std::array<std::int64_t, 4>& shape);
 
-/// Describes tiles of `rows` rows and one panel of columns, 128-byte swizzle, for TMA.
-/// `read_once`: by the kernel as a whole.
+/// The TMA descriptor of tiles of `rows` rows and one panel of columns, with the 128-byte swizzle.
+/// `read_once`: the kernel as a whole reads every element only once.
 cuda::TensorMap tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
                          const char* argument, bool read_once = false);
 
-/// The same of tiles whose rows are those of `group` neighbouring heads side by side: row n of a
-/// tile is query n / group of head n % group. `group` divides `rows` and the number of heads.
+/// The same for tiles that hold the rows of `group` adjacent heads: row n of a tile is query n /
+/// group of head n % group. `group` divides `rows` and the number of heads.
 cuda::TensorMap grouped_tile_map(const DeviceTensor& tensor, DType dtype, std::int64_t rows,
                                  std::int64_t group, const char* argument);
 

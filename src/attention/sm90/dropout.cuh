@@ -1,4 +1,5 @@
-// Which pairs of a block dropout removes: by random bits of the pair's place alone.
+// Which pairs of a block dropout drops: decided by random bits that depend only on the pair's
+// place.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
@@ -13,8 +14,8 @@ TW_DEVICE u64 dropout_key_of(u64 seed, int batch, int head) {
     return static_cast<u64>(scalar::philox(seed, pair | 1)) << 32 | scalar::philox(seed, pair);
 }
 
-/// A bit for each of a thread's kCount accumulator registers: register 4 j + 2 r + e is the pair of
-/// `row` + 8 r and `column` + 8 j + e.
+/// One bit for each of a thread's kCount accumulator registers: register 4 j + 2 r + e is the pair
+/// of `row` + 8 r and `column` + 8 j + e.
 template <int kCount>
 struct Dropped {
     u32 words[(kCount + 31) / 32];
@@ -22,7 +23,8 @@ struct Dropped {
     TW_DEVICE bool operator[](int i) const { return (words[i / 32] >> i % 32 & 1) != 0; }
 };
 
-/// The pairs whose random bits are below `threshold`. kRowsAreKeys: rows are keys, columns queries.
+/// The pairs whose random bits are below `threshold`. With kRowsAreKeys, rows are keys and columns
+/// are queries.
 template <int kCount, bool kRowsAreKeys>
 TW_DEVICE Dropped<kCount> find_dropped(u64 key, u32 threshold, u32 row, u32 column) {
     Dropped<kCount> result;
@@ -30,8 +32,8 @@ TW_DEVICE Dropped<kCount> find_dropped(u64 key, u32 threshold, u32 row, u32 colu
     for (int word = 0; word < (kCount + 31) / 32; ++word) {
         const int registers = kCount - 32 * word < 32 ? kCount - 32 * word : 32;
         u32 bits = 0;
-        // NOTE: not unrolled: 50 instructions a pair would fill the instruction cache, and take
-        // seconds to compile.
+        // NOTE: not unrolled, since 50 instructions per pair would fill the instruction cache and
+        // take seconds to compile.
 #pragma unroll 1
         for (int j = 0; j < registers / 4; ++j) {
 #pragma unroll

@@ -18,7 +18,7 @@
 namespace tilewright::attn::sm90 {
 namespace {
 
-/// A pass as its kernels see it, and the tiles chosen for it.
+/// A forward pass as its kernels see it, and the tiles chosen for it.
 struct ForwardChoice : EngineConfig {
     ForwardDesc desc;
     ForwardConfig config;
@@ -52,7 +52,7 @@ const BackwardChoice& backward_of(const EngineConfig& config) {
     return static_cast<const BackwardChoice&>(config);
 }
 
-/// What neither pass can do.
+/// Why neither pass supports a call.
 std::optional<Refusal> refused(const AttentionSpec& spec) {
     if (!spec.on_gpu()) return Refusal{"the tensors are in CPU memory"};
     const cuda::DeviceInfo& info = cuda::device_info(spec.device.index);
@@ -73,7 +73,7 @@ std::optional<Refusal> refused(const AttentionSpec& spec) {
     return std::nullopt;
 }
 
-/// Of these tiles those nearest to the caller's blocks, in their order.
+/// The tiles nearest to the block sizes that the caller asked for, in the given order.
 template <typename Tiles>
 std::vector<Tiles> nearest(const std::vector<Tiles>& tiles, const AttentionBlocks& wish,
                            auto block_m, auto block_n) {
@@ -89,7 +89,7 @@ std::vector<Tiles> nearest(const std::vector<Tiles>& tiles, const AttentionBlock
     return result;
 }
 
-/// Tiles of the forward that the caller's hints leave; one where nothing is to be measured.
+/// The forward's tiles that match the caller's hints; a single one if nothing is to be measured.
 std::vector<ForwardConfig> tiles_of(const AttentionSpec& spec, const ForwardDesc& desc) {
     const int multiprocessors = cuda::device_info(spec.device.index).multiprocessors;
     if (!spec.autotune && spec.forward_blocks == AttentionBlocks()) {
@@ -108,9 +108,9 @@ std::vector<BackwardConfig> tiles_of(const AttentionSpec& spec, const BackwardDe
         [](const BackwardConfig& config) { return std::int64_t{config.block_n()}; });
 }
 
-/// Starts the compilation of the kernels of the backward of a forward, once for each.
+/// Starts to compile the backward kernels that belong to a forward pass, once for each.
 void compile_backward_ahead(AttentionSpec spec) {
-    // Calls that were here already cost no more than a look: this follows every forward.
+    // Called after every forward, so a spec seen before costs only a lookup.
     spec.pass = Pass::backward;
     static auto* const kSeen =
         new Memo<AttentionSpec, bool>("problems whose backward is compiled ahead", 512);
@@ -155,7 +155,7 @@ void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const A
     if (spec.gradient) compile_backward_ahead(spec);
 }
 
-/// A gradient that is not wanted is written nevertheless.
+/// Gradients that are not wanted are written all the same.
 Tensor target(const char* argument, const Tensor& gradient, const Tensor& like) {
     return gradient.defined() ? writable(argument, gradient)
                               : Tensor::empty(like.dtype(), like.shape(), like.device());
@@ -236,7 +236,7 @@ class Sm90Engine : public Engine {
         }
     }
 
-    /// Kernels keep keys apart that data hides, not those of a mask that they evaluate.
+    /// The kernels isolate keys that data hides, but not those hidden by a mask that they evaluate.
     bool isolates_hidden_keys(const AttentionSpec& spec) const override { return !spec.mask; }
 
   private:

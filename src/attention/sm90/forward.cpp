@@ -19,9 +19,9 @@ namespace tilewright::attn::sm90 {
 
 namespace {
 
-constexpr int kSharedAlignment = 1024;  // to which the kernel raises its base
+constexpr int kSharedAlignment = 1024;  // the kernel aligns its base address to this
 
-/// The counter of the dynamic tile scheduler comes first in the workspace; lists follow where the
+/// The workspace begins with the counter of the dynamic tile scheduler, followed by lists if the
 /// device builds them.
 bool builds_lists(const ForwardDesc& desc) {
     return desc.listed && !desc.mask_bits;
@@ -38,7 +38,7 @@ std::int64_t tiles_of(const ForwardDesc& desc, const ForwardConfig& config) {
     return desc.batch * desc.heads / config.group * tiles_of_rows(desc, config);
 }
 
-/// Blocks of keys that the tile of the fewest visits, as the kernel counts them.
+/// The number of key blocks, counted as in the kernel, of the tile that visits the fewest.
 std::int64_t fewest_blocks(const ForwardDesc& desc, const ForwardConfig& config) {
     const std::int64_t all = ceil_div(desc.kv_len, config.block_n);
     std::int64_t fewest = all;
@@ -56,20 +56,20 @@ std::int64_t fewest_blocks(const ForwardDesc& desc, const ForwardConfig& config)
     return fewest;
 }
 
-/// f32 words of the results of all splits, sums first.
+/// f32 words for the results of all splits; the sums come first.
 struct Splits {
     std::int64_t sums, out;
 };
 Splits splits_of(const ForwardDesc& desc, const ForwardConfig& config) {
     if (config.stream_k == 0) return {};
-    const std::int64_t most = ceil_div(config.stream_k, tiles_of(desc, config)) + 1;  // of a tile
+    const std::int64_t most = ceil_div(config.stream_k, tiles_of(desc, config)) + 1;  // per tile
     const std::int64_t rows = most * desc.batch * desc.heads * desc.q_len;
-    return {ceil_div(2 * rows, 4) * 4, rows * desc.value_dim};  // out in words of 16 bytes
+    return {ceil_div(2 * rows, 4) * 4, rows * desc.value_dim};  // aligns `out` to 16 bytes
 }
 
-/// The CTAs of stream-K where whole tiles would leave multiprocessors idle at the end, and no tiles
-/// side by side want the same keys in L2. In blocks of keys, a split begins and ends at the cost of
-/// two, joining costs two.
+/// The number of CTAs for stream-K, or 0. It pays where whole tiles would leave multiprocessors
+/// idle at the end and no tiles that run at the same time share keys in L2. Costs are in blocks of
+/// keys: two to begin and end a split, two to join the splits.
 int choose_stream_k(const ForwardDesc& desc, const ForwardConfig& config, int multiprocessors) {
     const std::int64_t tiles = tiles_of(desc, config);
     const bool few = tiles <= multiprocessors || tiles_of_rows(desc, config) == 1;
@@ -83,21 +83,21 @@ int choose_stream_k(const ForwardDesc& desc, const ForwardConfig& config, int mu
     return split < whole ? static_cast<int>(std::min<std::int64_t>(multiprocessors, all)) : 0;
 }
 
-/// What heads up to some size take. Three warpgroups read K and V for 192 rows at once and keep the
-/// tensor cores busier, but round short problems up to more rows.
+/// Tile shapes for heads up to some size. Three warpgroups share K and V among 192 rows and keep
+/// the tensor cores busier, but waste more rows on short problems.
 struct TileShapes {
-    int query_dim, value_dim;  ///< columns, up to
+    int query_dim, value_dim;  ///< largest number of columns
     ForwardConfig few_rows;    ///< one warpgroup
-    ForwardConfig listed;      ///< blocks of one atom: a warpgroup passes those it does not see
+    ForwardConfig listed;      ///< blocks of one atom; a warpgroup skips those that it does not see
     ForwardConfig two;
-    ForwardConfig three = {}, three_causal = {};  ///< where `has_three`
+    ForwardConfig three = {}, three_causal = {};  ///< used if `has_three`
     bool has_three = false, three_in_windows = false;
-    double two_utilisation = 1, three_utilisation = 1;  ///< of the tensor cores, measured
-    std::int64_t long_rows = 0;              ///< three of them pay from here on if causal
-    std::vector<ForwardConfig> trials = {};  ///< what `autotune` measures beside the choice
+    double two_utilisation = 1, three_utilisation = 1;  ///< of the tensor cores, as measured
+    std::int64_t long_rows = 0;  ///< if causal, three warpgroups pay from this many rows on
+    std::vector<ForwardConfig> trials = {};  ///< what `autotune` measures in addition to the choice
 };
 
-/// The first row that fits both sizes.
+/// The first entry that fits both sizes.
 const TileShapes& tile_shapes(int query_dim, int value_dim) {
     static const std::vector<TileShapes> rows = {
         {.query_dim = 64,
@@ -173,8 +173,8 @@ const TileShapes& tile_shapes(int query_dim, int value_dim) {
     return *std::find_if(rows.begin(), rows.end(), fits);
 }
 
-/// Few query rows: half of a tile's tensor work is saved with one warpgroup, and the rows of all
-/// query heads of a kv head read its K and V once.
+/// For few query rows: one warpgroup saves half of a tile's tensor work, and rows of all query
+/// heads of a kv head share one read of its K and V.
 ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many) {
     ForwardConfig config = many;
     const std::int64_t group = desc.heads / desc.kv_heads;
@@ -182,7 +182,7 @@ ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many
     const bool power_of_two = (group & (group - 1)) == 0;
     if (plain && power_of_two && group <= 128) config.group = static_cast<int>(group);
     if (config.group * desc.q_len <= 64 && config.group <= 64) {
-        // What is in flight hides the memory.
+        // Data in flight hides the memory latency.
         const ForwardConfig& few = tile_shapes(desc.query_dim, desc.value_dim).few_rows;
         config.warpgroups = few.warpgroups;
         config.block_n = few.block_n;
@@ -193,7 +193,7 @@ ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many
     return config;
 }
 
-/// Adds the text of the mod, unless some rule is broken: which one.
+/// Adds the text of the mod, or returns the rule that is broken.
 std::optional<Refusal> complete(ForwardDesc& desc, const std::shared_ptr<const ir::Function>& mod,
                                 const std::vector<CaptureSpec>& captures) {
     if (desc.kv_len < 1) return refusal(rule_text("key", "from 1 to 2^29 rows", desc.kv_len));
@@ -209,7 +209,7 @@ ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
     const TileShapes& shapes = tile_shapes(desc.query_dim, desc.value_dim);
     if (!shapes.has_three || (desc.lower_bound && !shapes.three_in_windows)) return shapes.two;
     if (desc.upper_bound) {
-        // Each row of tiles wastes a part of its last blocks, more so with 192 rows.
+        // Each row of tiles wastes part of its last blocks, more so with 192 rows.
         return desc.q_len >= shapes.long_rows ? shapes.three_causal : shapes.two;
     }
     const auto cost = [&](const ForwardConfig& config, double utilisation) {
@@ -276,7 +276,7 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
 std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiprocessors) {
     const ForwardConfig chosen = choose_forward(desc, multiprocessors);
     std::vector<ForwardConfig> trials = {chosen};
-    // The bounds of a window take the registers of other tiles.
+    // The bounds of a window need the registers that these tiles take.
     if (desc.listed || desc.lower_bound || chosen.group > 1 || chosen.warpgroups == 1) {
         return trials;
     }
@@ -302,8 +302,8 @@ int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
 }
 
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config) {
-    // What the producer gives back goes to the consumers; all must fit in what the CTA has at
-    // entry.
+    // The registers that the producer gives up go to the consumers; all must fit into what the CTA
+    // has at entry.
     const bool three = config.warpgroups == 3;
     const int producer_registers = three ? 32 : desc.listed ? 40 : 24;
     const int consumer_registers = three ? 160 : desc.listed ? 232 : 240;
@@ -313,8 +313,8 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
     const std::string name = fmt::format(
         "attention_forward_{}_{}x{}{}{}.cu", variant_name(desc), config.block_m(), config.block_n,
         config.group > 1 ? "_grouped" : "", config.stream_k > 0 ? "_stream_k" : "");
-    // Lists that the device builds cost a few words. Stream-K has two ways to store results, after
-    // a tile's last block.
+    // Lists that the device builds cost a few words. Stream-K stores results in two ways after a
+    // tile's last block.
     constexpr int kDropoutSpillBytes = 1024, kListSpillBytes = 256, kStreamKSpillBytes = 128;
     const int spills = desc.dropout          ? kDropoutSpillBytes
                        : builds_lists(desc)  ? kListSpillBytes
@@ -403,7 +403,7 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     const cuda::TensorMap value =
         tile_map(inputs.value, desc.dtype, config.block_n, "value", p.keys_once);
     if (tiles_differ && places > multiprocessors && config.stream_k == 0) {
-        // Tiles differ in length: CTAs take the next one when they are free.
+        // Tiles differ in length, so CTAs claim the next one when they are free.
         p.next_tile = reinterpret_cast<unsigned*>(inputs.workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),
                              "clearing the tile counter");

@@ -9,12 +9,12 @@
 // Strides    of batch, head and row: any multiples of 16 bytes; the last dimension is contiguous
 // Types      bf16 or f16; sums in f32, p is rounded to the inputs' type, lse is f32
 // Roles      one producer thread (TMA), 1 to 3 consumer warpgroups of 64 query rows
-// Few rows   the query heads of a kv head side by side in a tile; stream-K: each CTA has an equal range of the blocks of
-//            all tiles, which splits the keys of some; a second kernel joins their results (forward_combine.cuh)
+// Few rows   a tile holds the rows of all query heads of a kv head; stream-K gives each CTA an equal range of the blocks
+//            of all tiles, which splits the keys of some; a second kernel joins their results (forward_combine.cuh)
 // Pipeline   K and V in kStages buffers each; Q in two, so that the next tile starts before this one ends
-// Registers  24 + 2 x 240 or 32 + 3 x 160 by setmaxnreg, 255 with one warpgroup; no spills (checked when it is compiled)
+// Registers  24 + 2 x 240 or 32 + 3 x 160 by setmaxnreg, 255 with one warpgroup; no spills (checked at compile time)
 // Shared     (Q buffers x rows + 2 x stages x keys) x D x 2 bytes: 176 KB for 192 x 80 at D = 128
-// Schedule   persistent CTAs; in one order, static, or by a dynamic tile scheduler where tiles differ
+// Schedule   persistent CTAs; static if tiles are alike, with a dynamic tile scheduler if they differ
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.96, causal 0.93; D = 64
 //            0.66, 0.63; D = 256 0.95, 0.94 (docs/lab/2026-11-gpu.md)
 // clang-format on

@@ -9,9 +9,9 @@
 
 namespace twd::attn {
 
-/// One warp per row: a split counts by its sum times exp2(its reference - the largest reference).
-/// The sink is one more split, without a value. Rows of tiles that are not split have their
-/// results.
+/// One warp per row. A split is weighted by its sum times exp2(its reference - the largest
+/// reference); the sink is one more split, without a value. Rows of tiles that are not split
+/// already have their results.
 TW_DEVICE void combine_splits(const ForwardParameters& p) {
     const float kNone = __int_as_float(0xff800000);
     const i64 rows = static_cast<i64>(p.batch_heads) * kGroup * p.q_len;
@@ -46,7 +46,7 @@ TW_DEVICE void combine_splits(const ForwardParameters& p) {
         const SplitSums own = some + lane < splits ? p.split_sums[(some + lane) * rows + row]
                                                    : SplitSums{kNone, 0.0f};
         const float weights = own.sum * ptx::exp2_approx(own.reference - base);
-        // Loads of several splits under way at once.
+        // Keeps loads of several splits in flight.
 #pragma unroll 8
         for (int i = 0; i < min(32, splits - some); ++i) {
             const float weight = __shfl_sync(~0u, weights, i);

@@ -1,24 +1,24 @@
-// A consumer warpgroup of the forward kernel: 64 query rows, both matrix products, the softmax
-// between.
+// A consumer warpgroup of the forward kernel: 64 query rows, both matrix products, and the softmax
+// between them.
 #pragma once
 
 #include "attention/sm90/forward_scores.cuh"
 
 namespace twd::attn {
 
-constexpr int kOutputs = kValueDim / 2;  ///< registers of a thread: outputs
+constexpr int kOutputs = kValueDim / 2;  ///< output registers of a thread
 constexpr int kQuerySteps = (kQueryDim + 15) / 16;
 
 struct Consumer : RowScores {
-    int begin, end;   ///< key blocks that this warpgroup visits
-    int left;         ///< listed blocks of the tile from the next one on
-    int skipped = 0;  ///< blocks, only other warpgroups visit them, whose V is still to be released
+    int begin, end;   ///< range of key blocks that this warpgroup visits
+    int left;         ///< listed blocks of the tile that are left, from the next one on
+    int skipped = 0;  ///< blocks of other warpgroups alone, whose V is still to be released
     RowState state;
     float output[kOutputs];
     u32 packed[kOperands];
 
     // ---- matrix products
-    /// output += P V of the next value block; in flight afterwards.
+    /// output += P V of the next value block; left in flight.
     TW_DEVICE void issue_output() {
         ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
         const u64 b = ptx::wgmma_descriptor_swizzle128(shared.value(value_ring.index),
@@ -39,7 +39,7 @@ struct Consumer : RowScores {
         release_value();
     }
 
-    /// P as an operand: blocks 2 k and 2 k + 1 of 8 columns are step k, no data moves between
+    /// P as an operand: blocks 2 k and 2 k + 1 of 8 columns are step k, and no data moves between
     /// lanes.
     TW_DEVICE void pack_p() {
 #pragma unroll
@@ -49,7 +49,7 @@ struct Consumer : RowScores {
     }
 
     // ---- scores
-    /// Drops probabilities by the random bits of their pairs; the others grow when they are stored.
+    /// Drops probabilities by the random bits of their pairs; the others are scaled when stored.
     TW_DEVICE void apply_dropout() {
         if constexpr (kDropout) {
             const auto zero = dropped();
@@ -60,8 +60,8 @@ struct Consumer : RowScores {
         }
     }
 
-    /// The scores of the current block once more, for the repair, per warp from shared memory:
-    /// mma.sync has wgmma's accumulator layout.
+    /// Recomputes the scores of the current block for the repair, warp by warp from shared memory:
+    /// mma.sync has the same accumulator layout as wgmma.
     TW_DEVICE void recompute_scores(int key_stage) {
         const u32 swizzle = lane / 4 << 4;  // 16-byte chunks of a row are permuted by row % 8
         const u32 query = shared.query(query_ring.index) + row_in_tile * 128;
@@ -84,7 +84,7 @@ struct Consumer : RowScores {
                 ptx::mma_m16n8k16(Element{}, d, a, b);
             }
         }
-        ptx::fence_async_shared();  // these reads come before TMA overwrites the stage
+        ptx::fence_async_shared();  // orders these reads before TMA overwrites the stage
     }
 
     // ---- blocks
@@ -95,7 +95,7 @@ struct Consumer : RowScores {
         }
     }
 
-    /// What this warpgroup sees of the next listed block, once its K has arrived.
+    /// What this warpgroup sees of the next listed block; waits for the block's K.
     struct Listed {
         int block, left;  ///< left: blocks of its entry from this one on
         int state;
@@ -106,7 +106,7 @@ struct Consumer : RowScores {
         Listed next{static_cast<int>(words.x), static_cast<int>(words.y & 0xffffff),
                     state_of(words.y)};
         if constexpr (kMaskBits && kLengths) {
-            if (next.state == kBlockFull) {  // as far as the keys go
+            if (next.state == kBlockFull) {  // only whole blocks before the end of the keys
                 next.left = min(next.left, kv_len() / kBlockN - next.block);
                 if (next.left <= 0) next.state = kBlockPartial;
             }
@@ -114,14 +114,14 @@ struct Consumer : RowScores {
         return next;
     }
 
-    /// May the next block be passed by? The V of the last block visited is still held, so the
-    /// producer gets at most kStages blocks ahead; at the end of a tile one less, where V comes
-    /// before the next tile's K. A block that may not be passed is visited, masked as a whole.
+    /// May the next block be skipped? The V of the last block visited is still held, so the
+    /// producer gets at most kStages blocks ahead, and one less at the end of a tile, where V comes
+    /// before the next tile's K. A block that may not be skipped is visited with every pair masked.
     TW_DEVICE bool may_skip() const {
         return skipped < kStages - (left == 1 ? 1 : 0);
     }
 
-    /// Passes the K of a block by.
+    /// Skips the K of a block.
     TW_DEVICE void skip_listed() {
         release_key();
         ++skipped;
@@ -140,8 +140,8 @@ struct Consumer : RowScores {
         end = next.state;
     }
 
-    /// Moves on to `tile`: its block range for this warpgroup, past the K of blocks it does not
-    /// visit.
+    /// Moves on to `tile`: sets this warpgroup's range of blocks and skips the K of blocks outside
+    /// it.
     TW_DEVICE void enter_tile() {
         if constexpr (kListedBlocks) {
             enter_listed();
@@ -160,8 +160,8 @@ struct Consumer : RowScores {
         }
     }
 
-    /// The first block of a tile, whose scores have arrived: exact maximum, nothing accumulated
-    /// yet.
+    /// The first block of a tile, whose scores have arrived: takes the exact maximum, since nothing
+    /// is accumulated yet.
     TW_DEVICE void first_block() {
         row = tile.q_tile * kBlockM + row_in_tile;
         block = kListedBlocks ? begin : end - 1;
@@ -188,28 +188,28 @@ struct Consumer : RowScores {
         }
     }
 
-    /// Before the P V of a masked block.
+    /// Needed before the P V of a masked block.
     TW_DEVICE void clear_hidden_values(const LiveKeys& live) const {
         if (live.all()) return;
         ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
         clear_hidden<kValueDim>(shared.value(value_ring.index), live);
     }
 
-    /// Whether every row of this warp has an unmasked key; before, a speculative maximum fails.
+    /// Does every row of this warp have an unmasked key? Until then a speculative maximum fails.
     TW_DEVICE bool rows_have_keys() const {
         return __all_sync(~0u, state.reference[0] > -kInfinity && state.reference[1] > -kInfinity);
     }
 
-    /// How a block with a speculative row maximum ends.
+    /// The outcome of a block with a speculative row maximum.
     enum class Speculation {
-        kHolds,  ///< scores are p
-        kFails,  ///< they are p, too large
-        kNone,   ///< there is no speculative maximum: scores are products of Q and K
+        kHolds,  ///< `scores` holds p
+        kFails,  ///< `scores` holds p, which is too large
+        kNone,   ///< there is no speculative maximum; `scores` holds products of Q and K
     };
 
-    /// One more block. Its Q K^T and the P V of the block before it are in flight together, and the
-    /// softmax runs under P V, which is in flight afterwards. Masked blocks in which a row may have
-    /// its first unmasked key take the exact maximum. `sum`: of p.
+    /// One more block. Its Q K^T and the P V of the previous block are in flight together; the
+    /// softmax overlaps with P V, which is left in flight. Masked blocks in which a row may have
+    /// its first unmasked key take the exact maximum. `sum` is the sum of p.
     template <bool kMasked>
     TW_DEVICE Speculation speculate_block(float (&sum)[2]) {
         issue_scores();
@@ -219,15 +219,15 @@ struct Consumer : RowScores {
         block += kListedBlocks ? 1 : -1;
         if constexpr (kScoreMod) mod.enter_block(block * kBlockN + column);
         if (kExactMaximum || (kMasked && !rows_have_keys())) return Speculation::kNone;
-        // A mod joins the exponent where nothing else needs its scores.
+        // A mod is folded into the exponent if nothing else needs its scores.
         constexpr bool kRaw = kScoreMod && !kMasked;
         if constexpr (!kRaw) prepare_scores(kMasked);
         return softmax_speculative<kRaw>(scores, state, scale, mod, sum) ? Speculation::kHolds
                                                                          : Speculation::kFails;
     }
 
-    /// The same block where the speculative maximum did not hold. `factor`: of what was accumulated
-    /// before.
+    /// Repairs a block whose speculative maximum did not hold. What was accumulated before must be
+    /// multiplied by `factor`.
     TW_DEVICE void repair_block(Speculation speculation, bool masked, const float (&sum)[2],
                                 float (&factor)[2]) {
         if (speculation == Speculation::kFails) {
@@ -241,13 +241,13 @@ struct Consumer : RowScores {
         softmax_exact<false, true>(scores, state, scale, factor);
     }
 
-    /// From p of a block to the operand of its P V, once that of the block before is done.
+    /// Turns p of a block into the operand of its P V, once the previous P V is done.
     TW_DEVICE void finish_block(bool masked) {
         LiveKeys live;
         if constexpr (kHidesKeys) {
             if (masked) live = live_keys();
         }
-        release_key();  // not earlier: the repair may read it
+        release_key();  // only now, since the repair may read it
         apply_dropout();
         finish_output();
         if constexpr (kListedBlocks) release_skipped();
@@ -259,7 +259,7 @@ struct Consumer : RowScores {
         }
     }
 
-    /// Blocks side by side, all masked or all whole; none: the tile ends.
+    /// Consecutive blocks that are all masked or all unmasked; none at the end of the tile.
     struct Run {
         bool masked;
         int count;
@@ -281,9 +281,9 @@ struct Consumer : RowScores {
             }
             return {false, 0};
         } else if constexpr (kUpperBound) {
-            // Blocks left of `inside_end` lie below the upper diagonal for every row here, and
-            // every row has an unmasked key before them; blocks from `inside_begin` on lie above
-            // the lower diagonal.
+            // Blocks left of `inside_end` are below the upper diagonal for all rows here, and each
+            // row has an unmasked key before them. Blocks from `inside_begin` on are above the
+            // lower diagonal.
             const int first_row = tile.q_tile * kBlockM + warpgroup * 64;
             const int first = query_of(first_row), last = query_of(first_row + 63);
             const int inside_end = max(0, first + p.upper_diagonal) / kBlockN;
@@ -297,7 +297,7 @@ struct Consumer : RowScores {
         }
     }
 
-    /// Blocks of a run up to the first whose speculative maximum does not hold.
+    /// Visits the blocks of a run up to the first whose speculative maximum does not hold.
     template <bool kMasked>
     TW_DEVICE Speculation visit(int& count, float (&sum)[2]) {
         do {
@@ -311,8 +311,8 @@ struct Consumer : RowScores {
         return Speculation::kHolds;
     }
 
-    /// All blocks of a tile but the first: those that cross the upper diagonal, those inside, those
-    /// that cross the lower one.
+    /// All blocks of a tile but the first: those on the upper diagonal, those inside, those on the
+    /// lower diagonal.
     TW_DEVICE void other_blocks() {
         constexpr bool kMasks = kListedBlocks || kUpperBound;
         Run run = next_run();
@@ -321,7 +321,7 @@ struct Consumer : RowScores {
             float sum[2], factor[2];
             const Speculation speculation =
                 masked ? visit<true>(run.count, sum) : visit<false>(run.count, sum);
-            // One copy of the repair for both kinds of blocks: a quarter less to compile.
+            // One copy of the repair for both kinds of blocks compiles a quarter faster.
             if (speculation != Speculation::kHolds) {
                 repair_block(speculation, masked, sum, factor);
                 finish_block(masked);
@@ -345,7 +345,7 @@ struct Consumer : RowScores {
                         : place_of(done, first_row + 8);
         const bool is_split = kStreamK && done.split >= 0;
         if constexpr (kSinks) {
-            // One more logit, without a value; it may be the largest by far. Splits have none.
+            // One more logit without a value, which may be by far the largest. Splits have none.
 #pragma unroll
             for (int r = 0; r < 2 && !is_split; ++r) {
                 const float sink =
@@ -404,9 +404,9 @@ struct Consumer : RowScores {
             release_query();
             const Tile done = tile;
             if constexpr (kQueryBuffers == 2) {
-                // The next tile's first Q K^T keeps the tensor cores busy during this tile's
-                // results. NOTE: no branch may stand between a wgmma and its wait (C7514).
-                // After the last tile that product is of what lies there, and has no use.
+                // The next tile's first Q K^T keeps the tensor cores busy while this tile's results
+                // are stored. NOTE: no branch may come between a wgmma and its wait (C7514), so
+                // after the last tile the product uses whatever is there and its result is ignored.
                 tile = fetch();
                 more = tile.q_tile >= 0;
                 if (more) enter_tile();
@@ -416,7 +416,7 @@ struct Consumer : RowScores {
                 ptx::wgmma_tie(output);
                 ptx::wgmma_tie(packed);
                 release_value();
-                if (!more) release_skipped();  // no copy may be under way when the CTA ends
+                if (!more) release_skipped();  // no copy may be in flight when the CTA ends
                 store(done);
             } else {
                 issue_output();

@@ -1,5 +1,5 @@
-// Shared memory, barriers and tile order of the kernels whose tiles are of queries, forward and
-// dQ where head_dim > 128: what producer and consumers agree on.
+// Shared memory, barriers and tile order of the kernels with tiles of queries (forward, and dQ
+// where head_dim > 128), which producer and consumers agree on.
 #pragma once
 
 #include "attention/sm90/forward_parameters.h"
@@ -24,7 +24,7 @@ constexpr u32 kGradOutBytes = kMemory.grad_out;
 constexpr u32 kKeyOffset = kMemory.key_offset;
 constexpr u32 kValueOffset = kMemory.value_offset;
 constexpr u32 kBarrierOffset = kMemory.barrier_offset;
-constexpr u32 kWordsPerThread = kBlockN / 64;  ///< of mask bits
+constexpr u32 kWordsPerThread = kBlockN / 64;  ///< words of mask bits
 constexpr u32 kBitsBytes = kMemory.bits;
 constexpr u32 kBitsOffset = kMemory.bits_offset;
 constexpr u32 kSharedBytes = kMemory.total;
@@ -32,8 +32,7 @@ static_assert(kSharedBytes == kReservedBytes, "the host reserves another number 
 
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256,
               "P V takes keys in steps of 16, a copy 256 rows");
-// A warpgroup skips blocks that only the others see. It holds a V buffer of the last tile
-// meanwhile.
+// A warpgroup skips blocks that only others see, and holds a V buffer of the last tile meanwhile.
 static_assert(!kMaskBits || kBlockN == 64 || kBlockN == 128, "a thread reads its bits at once");
 static_assert(!kUpperBound || kListedBlocks || kQueryGradient ||
                   (kBlockM - 64 + kBlockN - 1) / kBlockN <= kStages,
@@ -45,17 +44,17 @@ static_assert(kQueryBytes % 1024 == 0 && kBlockPanelBytes % 1024 == 0,
 struct Tile {
     int q_tile;  ///< -1: no more tiles
     int batch;
-    int head;    ///< of the queries
+    int head;    ///< query head
     int blocks;  ///< key blocks to visit, from right to left or as listed; at least one
-    /// Of its sequence, where sequences are packed; `batch` counts them then. Beside lengths, its
-    /// keys end there.
+    /// Rows of the tile's sequence if sequences are packed; `batch` then counts sequences. With
+    /// lengths, its keys end there.
     SequenceRows rows;
-    int begin = 0;   ///< first block, where blocks are a range,
-    int split = -1;  ///< and which split of the keys that is; -1: all of them
+    int begin = 0;   ///< first block, if blocks are a range
+    int split = -1;  ///< which split of the keys this is; -1: all keys
 };
 
-/// Addresses in shared memory. A "full" barrier says that data arrived, an "empty" one that every
-/// consumer warp is done with it.
+/// Addresses in shared memory. A "full" barrier says that data has arrived, an "empty" one that
+/// every consumer warp is done with it.
 struct Shared {
     u32 base;
 
@@ -71,11 +70,11 @@ struct Shared {
     TW_DEVICE u32 value_full(int stage) const { return barrier(4 + 2 * kStages + stage); }
     TW_DEVICE u32 value_empty(int stage) const { return barrier(4 + 3 * kStages + stage); }
 
-    /// Where the tile in a query buffer is described: four words, four more of its sequence, or of
-    /// its split of the keys; the last is where keys end.
+    /// Description of the tile in a query buffer: four words, then four more about its sequence or
+    /// its split of the keys, the last of which is the end of the keys.
     TW_DEVICE u32 tile(int buffer) const { return base + kBarrierOffset + 192 + 32 * buffer; }
-    /// Where a listed key block is described: block; blocks left in its entry and, from bit 24 on,
-    /// states; two words of keys that some query attends.
+    /// Description of a listed key block: block; blocks left in its entry and, from bit 24 on,
+    /// states; two words of keys that some query attends to.
     TW_DEVICE u32 block(int stage) const { return base + kBarrierOffset + 256 + 16 * stage; }
     TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
 
@@ -101,18 +100,18 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
     ptx::fence_mbarrier_init();
 }
 
-/// The query of a tile's row: the rows of the query heads of a group lie side by side.
+/// The query of a tile's row: rows of the query heads of a group alternate.
 TW_DEVICE int query_of(int row) {
     return kGroup == 1 ? row : row / kGroup;
 }
 
 constexpr bool kLengths = kLengthBytes != 0;
-/// Do lists tell which keys some query attends?
+/// Do lists say which keys some query attends to?
 constexpr bool kLiveLists = kMaskBits || kSegments;
-/// May a tile visit blocks with keys that none of its queries attends, and that lie in memory?
+/// May a tile visit blocks with keys in memory that none of its queries attends to?
 constexpr bool kHidesKeys = kUpperBound || kPacked || kLengths || kLiveLists;
 
-/// Block after the last that rows up to `row` may see of `keys` keys, and at least `begin` + 1.
+/// One past the last block that rows up to `row` may see of `keys` keys; at least `begin` + 1.
 TW_DEVICE int end_block(int row, int begin, int keys, const ForwardParameters& p) {
     if constexpr (kUpperBound) keys = min(keys, query_of(row) + p.upper_diagonal + 1);
     return max(begin + 1, (keys + kBlockN - 1) / kBlockN);
@@ -123,26 +122,26 @@ TW_DEVICE int begin_block(int row, const ForwardParameters& p) {
     return kLowerBound ? max(0, query_of(row) + p.lower_diagonal) / kBlockN : 0;
 }
 
-/// A place of the order as a rank in a head's tiles and a head.
+/// A place in the order of work, as a head and a rank among its tiles.
 struct Place {
     int rank;  ///< 0: longest
     int batch, head;
-    int begin = 0, end = 0;  ///< of the tile's slots, in stream-K
+    int begin = 0, end = 0;  ///< slots of the tile, for stream-K
 };
 
-// In stream-K every tile has p.slots slots of one or more of its blocks, and each CTA an equal
-// range of all slots, one tile after the other. Places are slots then.
+// For stream-K every tile has p.slots slots of one or more of its blocks, and each CTA processes an
+// equal range of all slots, tile by tile. Places are then slots.
 /// First slot of a CTA's range.
 TW_DEVICE int range_begin(int cta, const ForwardParameters& p) {
     return static_cast<i64>(cta) * p.all_slots / p.stream_k;
 }
-/// The CTA whose range has a slot.
+/// The CTA whose range contains a slot.
 TW_DEVICE int cta_of_slot(int slot, const ForwardParameters& p) {
     return (static_cast<i64>(slot + 1) * p.stream_k - 1) / p.all_slots;
 }
 
-/// Heads run in groups whose K and V fit in L2, longest tiles first in a group; the shortest tiles
-/// of all heads come last and fill the tail.
+/// Heads run in groups whose K and V fit in L2, the longest tiles of a group first; the shortest
+/// tiles of all heads come last and fill the tail.
 TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
     const int early = p.q_tiles - p.late_q_tiles;
     const int early_places = early * p.batch_heads;
@@ -171,7 +170,7 @@ TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
     return result;
 }
 
-/// The tile of a place: tiles grow with their rows.
+/// The tile at a place. Tiles grow with their rows.
 TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
     Tile tile{p.q_tiles - 1 - place.rank, place.batch, place.head, 0, {}};
     const int first_row = tile.q_tile * kBlockM;
@@ -183,7 +182,7 @@ TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
         const i64 blocks = tile.blocks;
         int first = blocks * place.begin / p.slots;
         tile.blocks = static_cast<int>(blocks * place.end / p.slots) - first;
-        if (kLengths && tile.blocks == 0) {  // fewer blocks than slots: one past the last key
+        if (kLengths && tile.blocks == 0) {  // fewer blocks than slots: visit one past the last key
             first = static_cast<int>(blocks);
             tile.blocks = 1;
         }

@@ -1,4 +1,4 @@
-// The producer of the kernels whose tiles are of queries: one thread that keeps TMA busy.
+// The producer of the kernels with tiles of queries: one thread that keeps TMA busy.
 #pragma once
 
 #include "attention/sm90/forward_layout.cuh"
@@ -9,12 +9,13 @@ namespace twd::attn {
 
 struct Producer {
     const TensorMap *query_map, *key_map, *value_map;
-    const TensorMap* grad_out_map;  ///< where dQ is wanted
+    const TensorMap* grad_out_map;  ///< used for dQ
     const ForwardParameters& p;
     Shared shared;
-    u64 keep, once;  ///< L2 policies: of K and V, which many tiles read or one, and of Q
+    u64 keep, once;  ///< L2 policies: for K and V, depending on whether many tiles read them or
+                     ///< one, and for Q
 
-    Ring<kQueryBuffers> query_ring{0, 1};  // parity 1: the first waits for "empty" pass
+    Ring<kQueryBuffers> query_ring{0, 1};  // parity 1: the first wait on "empty" passes
     Ring<kStages> key_ring{0, 1};
     Ring<kValueStages> value_ring{0, 1};
 
@@ -26,7 +27,7 @@ struct Producer {
         }
     }
 
-    /// Describes a tile and loads its query rows, once the consumers left the buffer.
+    /// Describes a tile and loads its query rows, once the consumers have released the buffer.
     TW_DEVICE void open(const Tile& tile) {
         const u32 full = shared.query_full(query_ring.index);
         ptx::mbarrier_wait(shared.query_empty(query_ring.index), query_ring.parity);
@@ -45,7 +46,7 @@ struct Producer {
         if (tile.q_tile < 0) {
             ptx::mbarrier_arrive(full);
         } else {
-            // Publishes the words too.
+            // Publishes the words, too.
             ptx::mbarrier_arrive_expect(full, kQueryBytes + kGradOutBytes);
             const u32 target = shared.query(query_ring.index);
             if constexpr (kGroup > 1) {
@@ -68,10 +69,10 @@ struct Producer {
         query_ring.advance();
     }
 
-    /// The forward's consumers want K one block ahead of V, those of dQ both at once.
+    /// The forward's consumers need K one block ahead of V, those of dQ need both at once.
     static constexpr bool kKeyAhead = !kQueryGradient;
 
-    /// A block of K or V.
+    /// Loads a block of K or V.
     TW_DEVICE void load_block(u32 target, const TensorMap* map, u32 full, int dim, int block,
                               const Tile& tile) {
         load(target, map, full, keep, dim, kBlockPanelBytes,
@@ -79,8 +80,8 @@ struct Producer {
              kPacked ? 0 : tile.batch);
     }
 
-    /// `entry`: where the block is listed, in place `index` with `left` of its blocks to come, this
-    /// one among them.
+    /// `entry` is where the block is listed, at place `index`, with `left` of its blocks still to
+    /// come, this one included.
     TW_DEVICE void load_key(int block, const Tile& tile, const MaskEntry& entry, int index,
                             int left) {
         const u32 full = shared.key_full(key_ring.index);
@@ -116,14 +117,14 @@ struct Producer {
         value_ring.advance();
     }
 
-    /// The place after `place` that this CTA works on.
+    /// The next place after `place` that this CTA works on.
     TW_DEVICE int next_place(int place) const {
         if constexpr (kStreamK) return (place / p.slots + 1) * p.slots;
         if (p.next_tile != nullptr) return gridDim.x + ptx::fetch_add(p.next_tile, 1);
         return place + gridDim.x;
     }
 
-    /// The lists of a place's tile, as words still to arrive.
+    /// Words of the lists of a place's tile, whose loads may still be in flight.
     struct Listed {
         Place at;
         uint4 tile, rows;
@@ -139,7 +140,8 @@ struct Producer {
         if constexpr (kPacked) result.rows = ptx::load_constant_128(p.mask.sequences + index);
         return result;
     }
-    /// The tile of these words; past places without one (`place` moves on).
+    /// The tile that these words describe; places without a tile are skipped, which advances
+    /// `place`.
     TW_DEVICE Tile tile_of(Listed& listed, int& place, int places) const {
         if constexpr (kPacked) {
             while (static_cast<int>(listed.tile.x) < 0) {
@@ -177,7 +179,7 @@ struct Producer {
         }
     }
 
-    /// Tiles whose key blocks are a range that follows from the diagonals.
+    /// Tiles whose key blocks are a range given by the diagonals.
     TW_DEVICE void run_ranges() {
         const int places = kStreamK ? range_begin(blockIdx.x + 1, p) : p.q_tiles * p.batch_heads;
         int place = kStreamK ? range_begin(blockIdx.x, p) : blockIdx.x;
@@ -185,8 +187,8 @@ struct Producer {
             tile_at(place_at(place, p), p);  // the grid is no larger than the number of places
         open(tile);
         while (tile.q_tile >= 0) {
-            // The next place is drawn late, which balances better, but early enough to hide its
-            // latency and, with a second query buffer, that of the next query rows.
+            // The next place is claimed late, which balances better, but early enough to hide the
+            // latency of the claim and, with a second query buffer, of loading the next query rows.
             const int draw_at = max(0, tile.blocks - 5), open_at = max(0, tile.blocks - 3);
             Tile next{-1, 0, 0, 0, {}};
             const int last = tile.begin + tile.blocks - 1;
@@ -207,8 +209,8 @@ struct Producer {
         }
     }
 
-    /// Tiles whose key blocks are listed. Counter, tile, entry are a chain of loads, each of which
-    /// needs the one before: one link is read per block.
+    /// Tiles whose key blocks are listed. Counter, tile and entry are a chain of dependent loads,
+    /// so one link is read per block.
     TW_DEVICE void run_listed() {
         const int places = p.q_tiles * p.batch_heads;
         int place = blockIdx.x;
@@ -223,7 +225,7 @@ struct Producer {
             Tile next{-1, 0, 0, 0, {}};
             MaskEntry next_entry{};
             int left = entry.count, previous = 0, next_index = 0;
-            MaskEntry following = read_entry(entry_index + 1);  // the lists end with a spare
+            MaskEntry following = read_entry(entry_index + 1);  // the lists end with a spare entry
             for (int i = 0; i < tile.blocks; ++i) {
                 if (left == 0) {
                     entry = following;

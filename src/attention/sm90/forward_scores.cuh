@@ -1,5 +1,5 @@
-// The scores of a warpgroup's 64 query rows with one block of keys: their product, scale, mods and
-// masks. What the kernels share whose tiles are of queries.
+// The scores of a warpgroup's 64 query rows with one block of keys: product, scale, mods and masks,
+// for all kernels with tiles of queries.
 #pragma once
 
 #include "attention/sm90/dropout.cuh"
@@ -14,20 +14,20 @@
 
 namespace twd::attn {
 
-constexpr int kScores = kBlockN / 2;    ///< registers of a thread: scores of a block,
-constexpr int kOperands = kBlockN / 4;  ///< and the same packed as an operand
+constexpr int kScores = kBlockN / 2;    ///< registers of a thread for the scores of a block
+constexpr int kOperands = kBlockN / 4;  ///< the same, packed as an operand
 
 struct RowScores {
     const ForwardParameters& p;
     const Shared shared;
-    const u32 warpgroup, thread;  ///< thread of the warpgroup
+    const u32 warpgroup, thread;  ///< thread: index in the warpgroup
     ScoreMod mod;
 
     const u32 lane = thread % 32;
     const int row_in_tile = warpgroup * 64 + thread / 32 * 16 + lane / 4;
     const int column = lane % 4 * 2;
-    // Scores are multiplied by the softmax scale in the exponent, unless the scale is not positive
-    // or a score mod sees them scaled.
+    // The softmax scale is applied in the exponent, unless it is not positive or a score mod sees
+    // scaled scores.
     const float scale = kScaleScores || kScoreMod ? kLog2E : p.scale_log2;
 
     Ring<kQueryBuffers> query_ring;
@@ -35,13 +35,14 @@ struct RowScores {
     Ring<kValueStages> value_ring;
 
     Tile tile;
-    int row;          ///< first of this thread's two rows; the other is 8 further
+    int row;          ///< first of this thread's two rows; the other is 8 rows further
     int block;        ///< the key block whose scores are in `scores`
-    int segment[2];   ///< ids of the two rows
-    u64 dropout_key;  ///< of seed, batch and head
+    int segment[2];   ///< segment ids of the two rows
+    u64 dropout_key;  ///< from seed, batch and head
     float scores[kScores];
 
-    // ---- waiting and releasing. One arrival per warp: each waits for its own part of the wgmma.
+    // ---- waiting and releasing. One arrival per warp, since each waits for its own part of the
+    // wgmma.
     TW_DEVICE void release(u32 barrier) const {
         if (lane == 0) ptx::mbarrier_arrive(barrier);
     }
@@ -58,7 +59,7 @@ struct RowScores {
         value_ring.advance();
     }
 
-    /// The next tile; its query rows have arrived then.
+    /// The next tile; waits until its query rows have arrived.
     TW_DEVICE Tile fetch() const {
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
         const uint4 words = ptx::load_shared_128(shared.tile(query_ring.index));
@@ -84,9 +85,9 @@ struct RowScores {
     }
     TW_DEVICE int kv_len() const { return kPacked || kLengths ? tile.rows.kv_len : p.kv_len; }
 
-    // ---- keys that no query of the tile attends
-    /// Those of the current block that some query of the tile attends, once its K has arrived: bits
-    /// by the lists; else the rows [begin, end) of the block.
+    // ---- keys that no query of the tile attends to
+    /// Keys of the current block that some query of the tile attends to, once its K has arrived:
+    /// bits if lists have them, else rows [begin, end) of the block.
     struct LiveKeys {
         u64 bits;
         int begin, end;
@@ -101,7 +102,7 @@ struct RowScores {
     };
     TW_DEVICE LiveKeys live_keys() const {
         LiveKeys live{~0ull, 0, kBlockN};
-        // NOTE: computed here, not before a branch, where blocks that are not masked would pay.
+        // NOTE: computed here and not before a branch, where unmasked blocks would pay for it.
         const int first = static_cast<int>(ptx::uniform_here(block)) * kBlockN;
         if constexpr (kPacked || kLengths) live.end = kv_len() - first;
         if constexpr (kLiveLists) {
@@ -117,8 +118,8 @@ struct RowScores {
         return live;
     }
 
-    /// The other rows of a block of K or V become 0: in a product NaN times 0 is NaN. Every
-    /// warpgroup writes all of them, so that none waits for another.
+    /// Clears the other rows of a block of K or V: in a product NaN times 0 is NaN. Every warpgroup
+    /// writes all of them, so that none waits for another.
     template <int kDim>
     TW_DEVICE void clear_hidden(u32 buffer, const LiveKeys& live) const {
         clear_rows<128>(buffer, panels(kDim), kBlockPanelBytes, kBlockN, thread,
@@ -127,8 +128,8 @@ struct RowScores {
     }
 
     // ---- scores
-    /// d = A B^T over kDim columns, A: this warpgroup's rows of a tile's buffer, B: a block of
-    /// keys. In flight afterwards.
+    /// d = A B^T over kDim columns, where A is this warpgroup's rows of a tile's buffer and B a
+    /// block of keys. Left in flight.
     template <int kDim>
     TW_DEVICE void issue_rows(float (&d)[kScores], u32 buffer, u32 keys) const {
         const u32 rows = buffer + warpgroup * 64 * 128;
@@ -141,23 +142,23 @@ struct RowScores {
         ptx::wgmma_commit();
     }
 
-    /// A buffer that products read. NOTE: those of Q and dO together have more descriptors than
-    /// there are uniform registers; kept for all blocks they would be spilled.
+    /// A buffer that products read. NOTE: Q and dO together need more descriptors than there are
+    /// uniform registers; kept for all blocks, they would be spilled.
     TW_DEVICE static u32 buffer_here(u32 address) {
         return kQueryGradient ? ptx::uniform_here(address) : address;
     }
 
-    /// scores = Q K^T of the next key block; in flight afterwards. `comes`: false where there is no
-    /// such block and the product of whatever lies there has no use.
+    /// scores = Q K^T of the next key block; left in flight. `comes` is false if there is no such
+    /// block and the product of whatever is there will be ignored.
     TW_DEVICE void issue_scores(bool comes = true) {
-        // The phase before the one that is under way has ended: no wait.
+        // The phase before the current one has ended, so this does not wait.
         const u32 parity = comes ? key_ring.parity : key_ring.parity ^ 1;
         ptx::mbarrier_wait(shared.key_full(key_ring.index), parity);
         issue_rows<kQueryDim>(scores, buffer_here(shared.query(query_ring.index)),
                               buffer_here(shared.key(key_ring.index)));
     }
 
-    /// What depends on the rows of a tile, once `tile` and `row` are set.
+    /// Sets what depends on the rows of a tile; `tile` and `row` are already set.
     TW_DEVICE void enter_rows() {
         if constexpr (kScoreMod) {
             mod.enter_tile(tile.batch, tile.head);
@@ -173,7 +174,7 @@ struct RowScores {
         }
     }
 
-    /// Scales where the exponent cannot, and masks keys past the end and the diagonals.
+    /// Scales scores if the exponent cannot, and masks keys past the end and outside the diagonals.
     TW_DEVICE void prepare_scores(bool masked) {
         if constexpr (kScoreMod) {
 #pragma unroll
@@ -218,7 +219,7 @@ struct RowScores {
         }
     }
 
-    /// Where the ids of a tile's queries, or keys, begin.
+    /// Start of the ids of a tile's queries, or keys.
     TW_DEVICE const int* query_segments() const {
         return p.segments.query +
                (kPacked ? tile.rows.q_begin : static_cast<i64>(tile.batch) * p.q_len);
@@ -232,7 +233,7 @@ struct RowScores {
     TW_DEVICE void apply_segments() {
         const int* const ids = key_segments();
         const int last = max(0, kv_len() - 1);
-        // NOTE: computed here, not before the branch, where blocks that are not masked would pay.
+        // NOTE: computed here and not before the branch, where unmasked blocks would pay for it.
         const int first = static_cast<int>(ptx::uniform_here(block)) * kBlockN + column;
 #pragma unroll
         for (int i = 0; i < kScores; i += 4) {
@@ -251,14 +252,14 @@ struct RowScores {
                                             block * kBlockN + column);
     }
 
-    /// What the states of a listed block say of this warpgroup.
+    /// The state of a listed block for this warpgroup.
     TW_DEVICE int state_of(u32 word) const {
         return word >> (24 + 2 * warpgroup) & 3;
     }
 
-    /// Masks what the bits of the current block leave out.
+    /// Masks the pairs whose bits in the current block are not set.
     TW_DEVICE void apply_bits() {
-        if constexpr (kLengths) {  // which cut blocks that have no bits
+        if constexpr (kLengths) {  // lengths cut blocks that have no bits
             if (state_of(ptx::load_shared_32(shared.block(key_ring.index) + 4)) == kBlockFull)
                 return;
         }
@@ -279,10 +280,10 @@ struct RowScores {
     }
 
     // ---- results
-    /// Where a row of a tile goes: its query head, and its index among all rows of results.
+    /// Where a row of a tile is stored: its query head and its index among all rows of results.
     struct RowPlace {
         int head;
-        i64 index, offset;  ///< offset: in out
+        i64 index, offset;  ///< offset in `out`
     };
     TW_DEVICE RowPlace place_of(const Tile& done, int row_of_tile) const {
         const int batch = kPacked ? 0 : done.batch;

@@ -1,4 +1,4 @@
-// Gradients of arrays that a score mod captures: from sums of threads to memory.
+// Gradients of arrays that a score mod captures: from the threads' sums to memory.
 #pragma once
 
 #include "cuda/device/ptx/memory.cuh"
@@ -6,21 +6,21 @@
 
 namespace twd::attn {
 
-/// Where the sums of a warp go, for one (batch, head) and tile of keys.
+/// Where the sums of a warp are stored, for one (batch, head) and tile of keys.
 struct SumPlace {
-    i64 tile;  ///< among the sums of tiles, a number per warp
-    i64 key;   ///< of this thread's first key among the sums of keys
-    int keys;  ///< from that one to the last
+    i64 tile;  ///< index among the sums of tiles, one per warp
+    i64 key;   ///< index of this thread's first key among the sums of keys
+    int keys;  ///< number of keys from that one to the last
 };
 
-/// A sum of all the warp's pairs: a store of its own, so that the total has one order.
+/// A sum over all the warp's pairs, stored separately so that the total is added in one order.
 TW_DEVICE void add_tile_sum(float sum, u64 sums, const SumPlace& at) {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
     if (ptx::lane_index() == 0) reinterpret_cast<float*>(sums)[at.tile] = sum;
 }
 
-/// Sums of this thread's two keys over its quad's queries.
+/// Sums of this thread's two keys over the queries of its quad.
 TW_DEVICE void add_row_sums(const float (&sum)[2], u64 sums, const SumPlace& at) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -32,8 +32,8 @@ TW_DEVICE void add_row_sums(const float (&sum)[2], u64 sums, const SumPlace& at)
     }
 }
 
-/// Sums of this thread's two columns over the warp's keys, added to the array; the next columns
-/// start from 0.
+/// Sums of this thread's two columns over the warp's keys: adds them to the array and resets them
+/// to 0 for the next columns.
 TW_DEVICE void add_column_sums(float (&sum)[2], float* array, i64 first, i64 second) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {

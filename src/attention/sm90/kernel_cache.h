@@ -1,4 +1,4 @@
-// Kernels of one variant, loaded once and kept.
+// Kernels by variant, loaded once and kept.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@
 
 namespace tilewright::attn::sm90 {
 
-/// The kernels that `load` loads, on a device, for a key; kept for the next calls for it. UserError
-/// on devices that are no Hopper GPU.
+/// The kernels of a variant on a device; `load` loads them the first time. UserError on devices
+/// that are not Hopper GPUs.
 template <typename Kernels, typename Load>
 Kernels load_once(const std::string& variant, int device, Load load) {
     static auto* const kKernels =
@@ -21,7 +21,8 @@ Kernels load_once(const std::string& variant, int device, Load load) {
     if (const std::optional<Kernels> known = kKernels->find(key)) return *known;
     const cuda::DeviceInfo& info = cuda::device_info(device);
     require(info.major == 9 && info.minor == 0, "device", "compute capability 9.0", info.arch());
-    // Not under the lock: other kernels load meanwhile, and one thread compiles each of them.
+    // Not under the lock: other kernels can load at the same time, and each is compiled by only one
+    // thread.
     return kKernels->put(key, load());
 }
 

@@ -1,10 +1,10 @@
 // Lists of blocks built on the device, from diagonals, segment ids and packed sequences.
 //
 // One warp per tile of 64 x strips rows, (row_tiles, batches) of them; rows are queries for the
-// forward kernel, keys for the backward. A strip of 64 rows sees a block of columns in full when
-// both hold one and the same id and the diagonals pass by, not at all when the ranges of their ids
-// are disjoint or the diagonals cut it off, else in part: ids in any order are right, sorted ones
-// are fast.
+// forward kernel, keys for the backward. A strip of 64 rows sees a block of columns in full if both
+// hold only one and the same id and no diagonal crosses it, not at all if the ranges of their ids
+// are disjoint or the diagonals exclude it, and otherwise in part. Ids in any order give correct
+// lists; sorted ones make this fast.
 #pragma once
 
 #include "attention/sm90/mask_parameters.h"
@@ -19,8 +19,8 @@ struct IdRange {
     int low, high;
 };
 
-/// Range of ids[first, last], which may be empty, over the lanes of a warp or, `kLane`, by one of
-/// them.
+/// The range of ids[first, last], which may be empty: computed by a warp or, with kLane, by one
+/// lane.
 template <bool kLane>
 TW_DEVICE IdRange id_range(const int* ids, int first, int last) {
     constexpr int kMost = 0x7fffffff, kLeast = -kMost - 1;
@@ -38,7 +38,7 @@ TW_DEVICE IdRange id_range(const int* ids, int first, int last) {
     return range;
 }
 
-/// Ids of the strips of a tile.
+/// The ranges of ids in the strips of a tile.
 struct TileIds {
     IdRange strips[kMostStrips];
 };
@@ -46,10 +46,10 @@ struct TileIds {
 /// The two sides of the scores of one sequence, or of a whole batch.
 struct Pairs {
     const ListParameters& p;
-    const int *row_ids, *column_ids;  ///< from its first row on; null where ids do not matter
-    int rows, columns;                ///< where keys end at a length, up to there
+    const int *row_ids, *column_ids;  ///< from the sequence's first row on; null: no ids
+    int rows, columns;                ///< with lengths, keys only up to there
 
-    /// Of a tile, by all lanes.
+    /// For a tile, computed by all lanes.
     TW_DEVICE TileIds ids_of_tile(int tile) const {
         TileIds result;
         for (int s = 0; s < p.strips && row_ids != nullptr; ++s) {
@@ -59,14 +59,14 @@ struct Pairs {
         return result;
     }
 
-    /// Of a block, by this lane.
+    /// For a block, computed by this lane.
     TW_DEVICE IdRange ids_of_block(int block) const {
         if (row_ids == nullptr) return {0, 0};
         const int first = block * p.block_columns;
         return id_range<true>(column_ids, first, min(first + p.block_columns, columns) - 1);
     }
 
-    /// What the strips of a tile see of a block: two bits each.
+    /// What the strips of a tile see of a block, two bits each.
     TW_DEVICE int states(int tile, const TileIds& of_tile, int block,
                          const IdRange& of_block) const {
         const int c_first = block * p.block_columns, c_last = c_first + p.block_columns - 1;
@@ -91,7 +91,8 @@ struct Pairs {
         return result;
     }
 
-    /// Does some of the columns [begin, end) attend a row, or, `kOfColumn`, of the rows a column?
+    /// Does a row attend to any of the columns [begin, end)? With kOfColumn: does any of these rows
+    /// attend to a column?
     template <bool kOfColumn>
     TW_DEVICE bool attended(int index, int begin, int end) const {
         // Diagonals bound column - row.
@@ -102,7 +103,7 @@ struct Pairs {
         if (begin >= end) return false;
         const int* const others = kOfColumn ? row_ids : column_ids;
         const int id = __ldg((kOfColumn ? column_ids : row_ids) + index);
-        // Where ids are sorted, one of these three tells.
+        // If ids are sorted, a match shows in one of the first three comparisons.
         if (__ldg(others + min(max(index, begin), end - 1)) == id) return true;
         if (__ldg(others + end - 1) == id) return true;
         for (int other = begin; other < end; ++other) {
@@ -112,7 +113,7 @@ struct Pairs {
     }
 };
 
-/// Which of the 64 keys of a block some row of the tile attends, by all lanes.
+/// Which of the 64 keys of a block some row of the tile attends to; computed by all lanes.
 TW_DEVICE u64 live_keys_of_block(const Pairs& pairs, int tile, const TileIds& of_tile, int block) {
     const int tile_rows = 64 * pairs.p.strips, first = tile * tile_rows;
     u64 live = 0;
@@ -134,8 +135,8 @@ TW_DEVICE u64 live_keys_of_block(const Pairs& pairs, int tile, const TileIds& of
     return live;
 }
 
-/// Which keys of a strip of 64 some query attends, by all lanes; only queries of blocks that are
-/// listed may, the first and the last of them in `begin` and `end`.
+/// Which keys of a strip of 64 some query attends to; computed by all lanes. Only queries of listed
+/// blocks may, the first and last of which are in `begin` and `end`.
 TW_DEVICE u64 live_keys_of_strip(const Pairs& pairs, int first, int begin, int end) {
     u64 live = 0;
 #pragma unroll
@@ -171,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(32, 1)
     int sequence = blockIdx.y, first_place = 0, row_begin = 0, column_begin = 0;
     int rows = p.rows.length, columns = p.columns.length, tiles = p.row_tiles;
     if (p.packed > 0) {
-        // Sequences one after the other, each with its own tiles and blocks.
+        // Sequences follow each other, each with its own tiles and blocks.
         int first_block = 0;
         tiles = 0;
         for (sequence = 0; sequence < p.packed; ++sequence) {
@@ -192,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(32, 1)
             }
             return;
         }
-        // Keys past a length still have gradients, of zeros.
+        // Keys past a length still have gradients, which are zeros.
         if (!p.rows_are_keys) columns = keys_of(p, sequence, columns);
         if (lane == 0) {
             SequenceRows of_sequence{row_begin, rows, column_begin, columns};
@@ -204,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(32, 1)
         columns = keys_of(p, sequence, columns);
     }
     if (p.rows_are_keys) rows = keys_of(p, sequence, rows);
-    // The longer tiles under a causal mask first: the last queries, the first keys.
+    // Longer tiles of a causal mask come first: the last queries or the first keys.
     const int tile = p.rows_are_keys ? place - first_place : first_place + tiles - 1 - place;
     const i64 batch = p.packed > 0 ? 0 : blockIdx.y;
     Pairs pairs{p, nullptr, nullptr, rows, columns};
@@ -228,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(32, 1)
         }
         int predecessor = 0;
         if (p.ordered) {
-            // The nearest tile before this one that sees the block.
+            // The nearest earlier tile that sees the block.
             for (int before = tile - 1; before >= 0; --before) {
                 const bool searching = states != 0 && predecessor == 0;
                 if (!__any_sync(~0u, searching)) break;
@@ -266,17 +267,18 @@ extern "C" __global__ void __launch_bounds__(32, 1)
         }
     }
     if (lane == 0) {
-        // Forward every tile stores its results.
+        // In the forward pass every tile stores its results, so it visits at least one block.
         if (count == 0 && !p.rows_are_keys) entries[count++] = {0, 1, 0, -1};
         p.tiles[index] = {tile, static_cast<int>(static_cast<i64>(index) * p.blocks), count,
                           sequence};
-        // Readers look at the entry after the last one, too.
+        // Readers also look at the entry after the last one.
         const bool last = index + 1 == static_cast<int>(gridDim.x * gridDim.y);
         if (count < p.blocks || last) entries[count] = {0, 0, 0, -1};
     }
 }
 
-/// The rows of each block of packed query rows, a thread per block; blocks past the last have none.
+/// The rows of each block of packed query rows, one thread per block; blocks past the last have
+/// none.
 extern "C" __global__ void __launch_bounds__(128)
     attention_block_rows(twd::attn::BlockRows* out, const int* starts, int packed, int block_rows,
                          int blocks) {

@@ -1,4 +1,4 @@
-// Lists of blocks that are built on the device before a kernel walks them.
+// Lists of blocks that are built on the device before a kernel uses them.
 #pragma once
 
 #include <cstddef>
@@ -9,29 +9,29 @@
 
 namespace tilewright::attn::sm90 {
 
-/// Whose lists: tiles of 64 * strips rows, blocks of `block` columns.
+/// The lists' shape: tiles of 64 * strips rows, blocks of `block` columns.
 struct ListShape {
     int strips = 3;
     int block = 64;
-    bool rows_are_keys = false;  ///< the backward's
-    bool ordered = false;        ///< and its sums are
+    bool rows_are_keys = false;  ///< true for the backward pass
+    bool ordered = false;        ///< true for the backward pass with ordered sums
 };
 
-/// Where the parts of the lists lie in their memory, in bytes; the tiles come first.
+/// Byte offsets of the parts of the lists in their memory; the tiles come first.
 struct ListLayout {
     std::size_t sequences = 0, first_q_blocks = 0, entries = 0, live = 0, bytes = 0;
     std::int64_t row_tiles = 0, blocks = 0, batches = 0;
 };
 
-/// Of problems with segments or packed sequences.
+/// For problems with segments or packed sequences.
 ListLayout list_layout(const ProblemDesc& desc, const ListShape& shape);
 
-/// The kernels that build lists, compilable without a GPU.
+/// The kernels that build lists; can be compiled without a GPU.
 cuda::CompileRequest generate_lists();
-/// Loads them; to be called before a launch is captured in a graph.
+/// Loads them; call it before a launch is captured in a graph.
 void load_lists(int device);
 
-/// Queues the kernel that writes the lists at `memory` (aligned to 16), and tells where they are.
+/// Queues the kernel that writes the lists at `memory` (aligned to 16); returns where they are.
 twd::attn::MaskLists build_lists(const ProblemInputs& inputs, const ProblemDesc& desc,
                                  const ListShape& shape, cuda::DeviceAddress memory, int device,
                                  cuda::StreamHandle stream);

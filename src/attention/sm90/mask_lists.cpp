@@ -1,4 +1,4 @@
-// Lists of key blocks from the plan of a mask.
+// Makes the kernels' lists of blocks from the plan of a mask.
 #include "attention/sm90/mask_lists.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using twd::attn::MaskTile;
 
 namespace {
 
-/// What each warpgroup sees of a tile of bits.
+/// What each warpgroup sees of a tile of bits, two bits each.
 int states_of(const std::uint32_t* words, std::size_t warpgroups, std::size_t words_per_warpgroup) {
     int states = 0;
     for (std::size_t w = 0; w < warpgroups; ++w) {
@@ -31,9 +31,9 @@ int states_of(const std::uint32_t* words, std::size_t warpgroups, std::size_t wo
     return states;
 }
 
-/// Which of the 64 columns some row of a tile of queries attends.
+/// Which of the 64 columns some row of a tile of queries attends to.
 std::uint64_t live_columns(const std::uint32_t* words, std::size_t warpgroups) {
-    std::uint32_t of_lane[4] = {};  // of a quad: the columns of its register 4 j + 2 r + e differ
+    std::uint32_t of_lane[4] = {};  // by lane of a quad: their registers have different columns
     for (std::size_t thread = 0; thread < warpgroups * 128; ++thread)
         of_lane[thread % 4] |= words[thread];
     std::uint64_t live = 0;
@@ -50,12 +50,12 @@ struct Run {
     int first, count, states, bits;
 };
 
-/// Where a warpgroup's register of keys x queries stands: its key in the strip.
+/// The key in its strip that a register of a warpgroup's keys x queries belongs to.
 int key_of_register(int thread, int r) {
     return thread / 32 * 16 + thread % 32 / 4 + 8 * (r % 4 / 2);
 }
 
-/// The bits of a tile whose first `keys` keys attend to every query.
+/// The bits of a tile in which every query attends to just the first `keys` keys.
 std::vector<std::uint32_t> bits_of_keys(std::size_t strips, std::size_t words, std::int64_t keys) {
     std::vector<std::uint32_t> result;
     for (std::size_t strip = 0; strip < strips; ++strip) {
@@ -72,7 +72,7 @@ std::vector<std::uint32_t> bits_of_keys(std::size_t strips, std::size_t words, s
     return result;
 }
 
-/// Lists of keys while they are made.
+/// Lists for tiles of keys while they are built.
 class KeyLists {
   public:
     KeyLists(const mask::MaskPlan& plan, std::int64_t kv_len)
@@ -81,7 +81,7 @@ class KeyLists {
           words_(static_cast<std::size_t>((plan.options.block_q + 63) / 64)),
           last_keys_(kv_len - (plan.rows - 1) * plan.options.block_kv) {
         const std::size_t tile_words = strips_ * 128 * words_;
-        lists_.bits.assign(tile_words, 0);  // tile 0 has no bit; the plan's follow
+        lists_.bits.assign(tile_words, 0);  // tile 0 has no bit set; the plan's tiles follow
         const auto* const bits = static_cast<const std::uint32_t*>(plan.bits.raw());
         const std::size_t num_bits = plan.bits.dim(0);
         lists_.bits.insert(lists_.bits.end(), bits, bits + num_bits * tile_words);
@@ -99,7 +99,7 @@ class KeyLists {
         for (std::size_t s = 0; s < strips_; ++s) all_full_ |= twd::attn::kBlockFull << (2 * s);
     }
 
-    /// Planes that share the order of their tiles, the longest first.
+    /// Adds planes that share one order of their tiles, the longest first.
     void add_planes(std::int64_t first_plane, std::int64_t planes) {
         std::vector<std::int64_t> order(plan_.rows);
         std::vector<std::int64_t> length(order.size(), 0);
@@ -111,7 +111,7 @@ class KeyLists {
         }
         std::stable_sort(order.begin(), order.end(),
                          [&](std::int64_t a, std::int64_t b) { return length[a] > length[b]; });
-        // Heads of a group have their K and V in one.
+        // The heads of a group share one K and V.
         std::vector<std::uint64_t> live(2 * order.size(), 0);
         for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
             for (std::size_t rank = 0; rank < order.size(); ++rank) {
@@ -122,7 +122,8 @@ class KeyLists {
         }
         for (std::int64_t plane = first_plane; plane < first_plane + planes; ++plane) {
             lists_.live.insert(lists_.live.end(), live.begin(), live.end());
-            // Predecessor of each block: the rank of the last tile so far that sees it, plus 1.
+            // The predecessor of each block: 1 + the rank of the last tile so far that sees it, or
+            // 0.
             std::vector<int> predecessors(plan_.columns, 0);
             for (std::size_t rank = 0; rank < order.size(); ++rank) {
                 add_tile(plane, order[rank], static_cast<int>(rank), predecessors);
@@ -139,7 +140,7 @@ class KeyLists {
     void add_tile(std::int64_t plane, std::int64_t row, int rank, std::vector<int>& predecessors) {
         MaskTile tile{static_cast<int>(row), static_cast<int>(lists_.entries.size()), 0, 0};
         for (const Run& run : runs_of(plane, row)) {
-            // Entries, and the blocks of an entry, are visited from the last to the first.
+            // Entries, and the blocks of an entry, are visited from last to first.
             int end = run.first + run.count;
             while (end > run.first) {
                 const int predecessor = predecessors[end - 1];
@@ -158,7 +159,7 @@ class KeyLists {
         lists_.tiles.push_back(tile);
     }
 
-    /// Which keys of a strip some query attends.
+    /// Which keys of a strip some query attends to.
     std::uint64_t live_keys(const std::uint32_t* words) const {
         std::uint64_t live = 0;
         for (int thread = 0; thread < 128; ++thread) {
@@ -176,7 +177,7 @@ class KeyLists {
         return live_[static_cast<std::size_t>(run.bits) * strips_ + strip];
     }
 
-    /// From the last block down.
+    /// The runs of a tile, from the last block down.
     std::vector<Run> runs_of(std::int64_t plane, std::int64_t row) const {
         const std::int32_t* const header =
             plan_.headers.data<std::int32_t>() + 4 * (plane * plan_.rows + row);
@@ -200,10 +201,10 @@ class KeyLists {
 
     const mask::MaskPlan& plan_;
     std::size_t strips_, words_;
-    std::int64_t last_keys_;  ///< of the last tile
+    std::int64_t last_keys_;  ///< keys of the last tile
     int inside_ = 0, all_full_ = 0;
-    std::vector<int> states_;          ///< of each tile of bits
-    std::vector<std::uint64_t> live_;  ///< of each of their strips
+    std::vector<int> states_;          ///< states of each tile of bits
+    std::vector<std::uint64_t> live_;  ///< live keys of each of their strips
     MaskLists lists_;
 };
 
@@ -221,12 +222,12 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
     const std::size_t tile_words = warpgroups * part;
 
     MaskLists lists;
-    lists.bits.assign(tile_words, 0);  // tile 0 has no bit; the plan's follow
+    lists.bits.assign(tile_words, 0);  // tile 0 has no bit set; the plan's tiles follow
     const auto* const bits = static_cast<const std::uint32_t*>(plan.bits.raw());
     const std::size_t num_bits = plan.bits.dim(0);
     lists.bits.insert(lists.bits.end(), bits, bits + num_bits * tile_words);
     std::vector<int> states;
-    std::vector<std::uint64_t> live;  // of each tile of bits
+    std::vector<std::uint64_t> live;  // for each tile of bits
     for (std::size_t i = 0; i <= num_bits; ++i) {
         const std::uint32_t* const words = lists.bits.data() + i * tile_words;
         states.push_back(states_of(words, warpgroups, part));
@@ -241,7 +242,7 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
     const auto* const full = plan.full.data<std::int32_t>();
     for (std::int64_t plane = 0; plane < plan.batch * plan.heads; ++plane) {
         const std::size_t plane_begin = lists.tiles.size();
-        // Of equal tiles the later ones come first, as in the kernel without lists.
+        // Of equally long tiles the later ones come first, as in the kernel without lists.
         for (std::int64_t row = plan.rows - 1; row >= 0; --row) {
             const std::int32_t* const header = headers + 4 * (plane * plan.rows + row);
             MaskTile tile{static_cast<int>(row), static_cast<int>(lists.entries.size()), 0, 0};
@@ -250,8 +251,8 @@ MaskLists lists_of(const mask::MaskPlan& plan) {
                 lists.live.push_back(entry.bits < 0 ? ~std::uint64_t{0} : live[entry.bits]);
                 tile.blocks += entry.count;
             };
-            // From right to left: the diagonal comes first, where every row of a causal mask has
-            // an unmasked key, and the maximum of later blocks is speculative.
+            // From right to left: the diagonal of a causal mask comes first, where every row has an
+            // unmasked key, so that later blocks take a speculative maximum.
             for (int i = header[1] - 1; i >= 0; --i) {
                 const std::int32_t* const entry = partial + 2 * (header[0] + i);
                 const int number = entry[1] + 1;

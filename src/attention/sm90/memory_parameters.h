@@ -1,12 +1,12 @@
-// Where things lie in the shared memory of the kernels, in bytes: compiled by the host, which
-// reserves it, and by NVRTC into the kernels, which use it.
+// Layout of the kernels' shared memory, in bytes: compiled by the host, which reserves it, and by
+// NVRTC into the kernels, which use it.
 #pragma once
 
 namespace twd::attn {
 
-// A tile lies in panels of 64 columns, [panel][row][64], as one copy writes them and wgmma reads
+// A tile lies in panels of 64 columns, [panel][row][64], as a TMA copy writes them and wgmma reads
 // them.
-constexpr int kPanel = 64;  ///< columns of 16 bits in a row of the 128-byte swizzle
+constexpr int kPanel = 64;  ///< 16-bit columns in a row of the 128-byte swizzle
 
 constexpr int panels(int dim) {
     return (dim + kPanel - 1) / kPanel;
@@ -16,21 +16,21 @@ constexpr int panel_bytes(int rows) {
     return rows * 2 * kPanel;
 }
 
-/// What the memory of kernels whose tiles are of queries depends on: the forward, and dQ of heads
-/// with more than 128 columns.
+/// What determines the layout of kernels with tiles of queries: the forward pass, and dQ where
+/// head_dim > 128.
 struct QueryTileShape {
     int query_dim, value_dim;
     int warpgroups;            ///< consumers of 64 rows each
     int block_n;               ///< keys of a block
-    int stages, value_stages;  ///< buffers of K, of V
+    int stages, value_stages;  ///< stages of K, of V
     int query_buffers;
     bool query_gradient;  ///< dO lies after Q
-    bool listed;          ///< blocks are listed,
-    bool mask_bits;       ///< with bits
+    bool listed;          ///< blocks are listed
+    bool mask_bits;       ///< listed blocks have bits
 };
 
 struct QueryTileMemory {
-    int query_panel, block_panel;           ///< of Q; of K and of V
+    int query_panel, block_panel;           ///< bytes of a panel of Q; of K and V
     int query, grad_out, key, value, bits;  ///< one buffer of each
     int key_offset, value_offset, barrier_offset, bits_offset;
     int total;
@@ -53,23 +53,24 @@ constexpr QueryTileMemory memory_of(const QueryTileShape& s) {
     return m;
 }
 
-/// The same of the backward's kernel, whose tiles are of keys and blocks of query rows.
+/// The same for the backward's main kernel, whose tiles are of keys and whose blocks are of query
+/// rows.
 struct KeyTileShape {
     int query_dim, value_dim;
     int warpgroups;  ///< consumers
-    bool over_128;   ///< one strip of 64 keys for all of them, and no dQ; else a strip for each
+    bool over_128;   ///< all share one strip of 64 keys, and there is no dQ; else each has one
     int block_m;     ///< query rows of a block
-    int stages;      ///< buffers of Q and of dO
+    int stages;      ///< stages of Q and of dO
     bool listed, mask_bits;
 };
 
 struct KeyTileMemory {
-    int strips;                   ///< of 64 keys in a tile
-    int tile_panel, block_panel;  ///< of K and of V; of Q, of dO, and of dS, whose columns are keys
+    int strips;                   ///< strips of 64 keys in a tile
+    int tile_panel, block_panel;  ///< bytes: of K and V; of Q, dO, and dS, whose columns are keys
     int key, value;
-    int query, grad_out, score, stat, bits;  ///< one buffer of each; stat: a number per query row
-    /// dQ of a block is multiplied in a part of 64 rows for each warpgroup: of dQ where there are
-    /// as many, else of dQ^T. Columns, and bytes of f32, of one part.
+    int query, grad_out, score, stat, bits;  ///< one buffer of each; stat: one number per query row
+    /// dQ of a block is multiplied in parts of 64 rows, one for each warpgroup: rows of dQ if there
+    /// are that many, else of dQ^T. Columns of a part, and its bytes in f32.
     int grad_columns, grad;
     int value_offset, query_offset, grad_out_offset, score_offset, grad_offset, stat_offset;
     int barrier_offset, bits_offset;

@@ -1,4 +1,5 @@
-// The softmax of one block of scores in wgmma accumulators: exact, and with a speculative maximum.
+// The softmax of a block of scores in wgmma accumulators: exact, and with a speculative row
+// maximum.
 #pragma once
 
 #include "cuda/device/ptx/convert.cuh"
@@ -14,20 +15,21 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 /// Statistics of a thread's two rows over the blocks so far.
 struct RowState {
-    float reference[2];  ///< subtracted from the exponent; at most the true maximum, scaled
+    float reference[2];  ///< subtracted in the exponent; at most the true maximum, scaled
     float sum[2];        ///< this thread's part of the sum of p
 };
 
-/// Multiply-adds take the scaled maximum, which is rounded, from products that are not: p is off by
-/// a factor that the sums share, up to 2^1/8 here. Beyond, products are rounded too.
+/// A multiply-add subtracts the rounded scaled maximum from products that are not rounded. That
+/// changes p by a factor which the sums share, of up to 2^1/8 here. Beyond this, products are
+/// rounded too.
 constexpr float kLargestRounded = 0x1p22f;
 
-/// Exponents are scores times log2(e), which is infinite for the largest finite scores. Beyond this
-/// one they grow at half the rate: finite scores keep their order and stay finite.
+/// Exponents are scores times log2(e), which overflows for the largest finite scores. Beyond this
+/// exponent they grow at half the rate, so that finite scores keep their order and stay finite.
 constexpr float kLargestLinear = 0x1p127f;
 constexpr float kLargestFinite = 0x1.fffffep127f;
 
-/// scale * score as an exponent; `score` * `scale` / log2(e) is the score of the definition.
+/// scale * score as an exponent, where `score` * `scale` / log2(e) is the score by definition.
 TW_DEVICE float bounded_exponent(float score, float scale) {
     const float exponent = score * scale;
     if (!(fabsf(exponent) > kLargestLinear)) return exponent;
@@ -36,7 +38,7 @@ TW_DEVICE float bounded_exponent(float score, float scale) {
     return copysignf(fmaf(fabsf(eighth), 4.0f, 0.5f * kLargestLinear), eighth);
 }
 
-/// The score of an exponent.
+/// The score that belongs to an exponent.
 TW_DEVICE float score_of_exponent(float exponent) {
     if (!(fabsf(exponent) > kLargestLinear) || fabsf(exponent) == kInfinity) return exponent * kLn2;
     const float score = fmaf(fabsf(exponent), 2 * kLn2, -kLargestLinear * kLn2);
@@ -59,11 +61,11 @@ TW_DEVICE void multiply_rows(float (&values)[kCount], const float (&factor)[2]) 
     for (int i = 0; i < kCount; ++i) values[i] *= factor[i / 2 % 2];
 }
 
-/// scores -> p = exp2(scale * score - reference), and this thread's sums of it.
+/// Turns scores into p = exp2(scale * score - reference), and returns this thread's sums of p.
 template <int kCount>
 TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2], float scale,
                             float (&sum)[2]) {
-    float partial[2][2] = {};  // by row and column parity: four chains of additions
+    float partial[2][2] = {};  // by row and column parity, which gives four chains of additions
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
         const int row = i / 2 % 2;
@@ -74,8 +76,7 @@ TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2]
     sum[1] = partial[1][0] + partial[1][1];
 }
 
-/// The same with a score mod: scores are products of Q and K, the reference is in units of the
-/// exponent.
+/// The same with a score mod: scores are products of Q and K, and the reference is an exponent.
 template <int kCount, typename Mod>
 TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2], const Mod& mod,
                             float (&sum)[2]) {
@@ -95,7 +96,7 @@ TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2]
     sum[1] = partial[1][0] + partial[1][1];
 }
 
-/// Largest value of each row among this thread's registers.
+/// The largest value of each row in this thread's registers.
 template <int kCount>
 TW_DEVICE void row_maxima(const float (&values)[kCount], float (&largest)[2]) {
     float partial[2][2] = {{values[0], values[1]}, {values[2], values[3]}};
@@ -112,9 +113,9 @@ TW_DEVICE bool are_large(const float (&reference)[2]) {
     return fmaxf(fabsf(reference[0]), fabsf(reference[1])) > kLargestRounded;
 }
 
-/// Exact softmax of one block; scores become p. `scale` makes exponents of them. What was
-/// accumulated before (unless kFirst) must be multiplied by `factor`. kGuard: a row may have no key
-/// alive so far; its p are 0 then.
+/// Exact softmax of one block: scores become p. `scale` turns scores into exponents. What was
+/// accumulated before (unless kFirst) must be multiplied by `factor`. kGuard: a row may have no
+/// unmasked key so far; its p are then 0.
 template <bool kFirst, bool kGuard, int kCount>
 TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float scale,
                              float (&factor)[2]) {
@@ -136,8 +137,8 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
             const float own = bounded_exponent(largest[r], scale);
             highest[r] = kFirst ? own : fmaxf(own, state.reference[r]);
             reference[r] = kGuard && highest[r] == -kInfinity ? 0.0f : highest[r];
-            // Where only their order matters products are finite by a smaller scale. The largest is
-            // met exactly; what lies below one of earlier blocks lies far below.
+            // If only their order matters, a smaller scale keeps products finite. The largest is
+            // met exactly; values below a maximum of earlier blocks are far below it.
             own_scale[r] = scale;
             if (fabsf(reference[r]) > kLargestLinear && fabsf(reference[r]) < kInfinity) {
                 own_scale[r] = scale * 0.25f;
@@ -162,16 +163,16 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
     }
 }
 
-// Speculative maximum: p = exp2(score - reference) with the reference of *earlier* blocks. No
-// maximum, no shuffles, no rescaling of the output stand between the two matrix products. The
+// Speculative row maximum: p = exp2(score - reference) with the reference of *earlier* blocks. No
+// maximum, no shuffles and no rescaling of the output come between the two matrix products. The
 // reference never exceeds the true maximum, so nothing that matters underflows, and p may grow to
-// kLargestSum: bf16, f16 and f32 keep their relative precision there. The sums, needed anyway, tell
-// when it grew further.
+// kLargestSum, where bf16, f16 and f32 keep their relative precision. The sums, which are needed
+// anyway, show when it grew further.
 constexpr float kLargestSum = 8192.0f;
 
-/// False (for the whole warp) when the block must be repaired; scores have become p in any case. A
-/// row with no key alive so far has a reference of -inf, and fails. kRaw: a score mod is still to
-/// be applied.
+/// False (for the whole warp) if the block must be repaired; scores have become p in any case. A
+/// row without an unmasked key so far has a reference of -inf and fails. kRaw: the score mod is
+/// still to be applied.
 template <bool kRaw, int kCount, typename Mod>
 TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& state, float scale,
                                    const Mod& mod, float (&sum)[2]) {
@@ -183,7 +184,7 @@ TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& stat
     return __all_sync(~0u, sum[0] + sum[1] <= kLargestSum && !are_large(state.reference));
 }
 
-/// Can a failed block be repaired from its p (for the whole warp)? Else the scores are needed
+/// Can a failed block be repaired from its p (for the whole warp)? If not, its scores are needed
 /// again.
 TW_DEVICE bool can_raise(const RowState& state, const float (&sum)[2]) {
     return __all_sync(~0u, sum[0] + sum[1] < 1e38f && !are_large(state.reference));
@@ -199,7 +200,7 @@ TW_DEVICE void raise_reference(float (&p)[kCount], RowState& state, const float 
     for (int r = 0; r < 2; ++r) {
         const float growth = fmaxf(0.0f, ptx::log2_approx(quad_max(largest[r])));
         const float raised = state.reference[r] + growth;
-        factor[r] = ptx::exp2_approx(state.reference[r] - raised);  // what the sum was rounded to
+        factor[r] = ptx::exp2_approx(state.reference[r] - raised);  // for the rounded sum
         state.reference[r] = raised;
         state.sum[r] = (state.sum[r] + sum[r]) * factor[r];
     }

@@ -1,4 +1,4 @@
-// What the pipelines of all kernels here share: panels of swizzled tiles, rings of buffers.
+// What the pipelines of all kernels here share: panels of swizzled tiles and rings of stages.
 #pragma once
 
 #include "attention/sm90/memory_parameters.h"
@@ -9,8 +9,8 @@
 
 namespace twd::attn {
 
-/// How many of `most` keys there are: of a batch, or of a packed sequence. kBytes: of a length; 0:
-/// there are none.
+/// How many of `most` keys there are in a batch or packed sequence. kBytes: size of a length; 0:
+/// there are no lengths.
 template <int kBytes>
 TW_DEVICE int keys_of(const void* lengths, int index, int most) {
     if constexpr (kBytes == 0) return most;
@@ -19,9 +19,9 @@ TW_DEVICE int keys_of(const void* lengths, int index, int most) {
     return static_cast<int>(length < 0 ? 0 : length < most ? length : most);
 }
 
-/// Zeros in rows of a tile in shared memory, which lies in panels of 64 columns: by `kThreads`
-/// threads, those rows of `rows` that `hidden` names. What reads them by products waits for the
-/// fence and a barrier of these threads.
+/// Clears the rows among `rows` that `hidden` selects, in a tile in shared memory that lies in
+/// panels of 64 columns, with `kThreads` threads. Products that read it must wait for the fence and
+/// for a barrier of these threads.
 template <int kThreads, typename Hidden>
 TW_DEVICE void clear_rows(u32 tile, int panels, u32 panel_bytes, int rows, u32 thread,
                           const Hidden& hidden) {
@@ -35,7 +35,7 @@ TW_DEVICE void clear_rows(u32 tile, int panels, u32 panel_bytes, int rows, u32 t
     ptx::fence_async_shared();
 }
 
-/// Position in a ring of buffers and the parity of the current pass.
+/// A position in a ring of stages, and the parity of the current pass.
 template <int kCount>
 struct Ring {
     u32 index = 0;
@@ -49,8 +49,8 @@ struct Ring {
     }
 };
 
-/// The warpgroup's role, after barriers and descriptors are ready. Through a shuffle the compiler
-/// knows it to be uniform, and descriptors stay in uniform registers.
+/// The warpgroup's role, after barriers and descriptors are ready. The shuffle tells the compiler
+/// that it is uniform, so that descriptors stay in uniform registers.
 template <typename Shared, typename... Maps>
 TW_DEVICE u32 enter_kernel(const Shared& shared, const Maps*... maps) {
     const u32 role = __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -62,8 +62,8 @@ TW_DEVICE u32 enter_kernel(const Shared& shared, const Maps*... maps) {
     return role;
 }
 
-/// Runs the consumers, and notes for a profile of three words a CTA how long that took. The times
-/// wait in memory, not in registers.
+/// Runs the consumers and, for a profile of three words per CTA, records how long that took. The
+/// times wait in memory, not in registers.
 template <typename Run>
 TW_DEVICE void timed(u64* profiles, const Run& run) {
     u64* const profile = profiles + 3 * blockIdx.x;

@@ -1,4 +1,4 @@
-// Asks the engine what it would launch for calls of every kind.
+// Asks the engine what it would launch for typical calls of every kind.
 #include "attention/sm90/plain_kernels.h"
 
 #include <optional>
@@ -37,7 +37,7 @@ AttentionSpec spec_of(const Call& call, Pass pass) {
     spec.query_length = call.q_len;
     spec.kv_length = call.kv_len;
     spec.head_dim = spec.value_dim = call.head_dim;
-    // Rows see the keys that end with them.
+    // The last row sees the last key.
     const std::int64_t diagonal = call.kv_len - call.q_len;
     if (call.masking == Masking::causal || call.masking == Masking::window) {
         spec.window_right = diagonal;
@@ -48,7 +48,7 @@ AttentionSpec spec_of(const Call& call, Pass pass) {
     return spec;
 }
 
-/// The description of a call that the kernels support.
+/// The description of a call that must be supported.
 template <typename Desc>
 Desc described(const AttentionSpec& spec) {
     Desc desc;
@@ -95,7 +95,7 @@ std::vector<cuda::CompileRequest> plain_kernels(const std::vector<int>& head_dim
                  {Masking::none, Masking::causal, Masking::window, Masking::data}) {
                 for (const bool packed : {false, true}) {
                     if (packed && masking == Masking::data) continue;
-                    // Tiles depend on the length, and where it is short on what fills the GPU.
+                    // Tiles depend on the length and, for short ones, on what fills the GPU.
                     for (const auto& [batch, length] :
                          {std::pair(1, 256), {8, 512}, {16, 2048}, {4, 8192}, {1, 32768}}) {
                         const Call call{.dtype = dtype,
@@ -110,7 +110,7 @@ std::vector<cuda::CompileRequest> plain_kernels(const std::vector<int>& head_dim
                     }
                 }
             }
-            // Few rows over a cache of keys: whole tiles and shared blocks, heads by the group.
+            // Few rows and many keys: whole tiles, stream-K, and tiles with all heads of a group.
             for (const int group : {1, 2, 4, 8}) {
                 for (const int rows : {1, 16}) {
                     for (const int batch : {1, 64}) {

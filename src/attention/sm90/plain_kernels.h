@@ -1,4 +1,4 @@
-// The Hopper engine's kernels without a mod that are worth compiling before anybody calls them.
+// The Hopper engine's kernels without a mod that are worth compiling before the first call.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace tilewright::attn::sm90 {
 
-/// What plain calls with one of these head dimensions (of queries, keys and values) and types may
-/// need, forward and backward, each unit once: no mask, causal, a causal window and masks as data;
-/// packed sequences; groups of query heads; few query rows. Needs no GPU.
+/// What calls without mods may need for any of these head dimensions (of queries, keys and values)
+/// and types, forward and backward, each unit once: no mask, causal, a causal window, masks as
+/// data, packed sequences, groups of query heads, few query rows. Needs no GPU.
 std::vector<cuda::CompileRequest> plain_kernels(const std::vector<int>& head_dims,
                                                 const std::vector<DType>& dtypes);
 

@@ -1,4 +1,4 @@
-// What forward and backward check of their inputs, and the texts both kernels are generated with.
+// The checks that forward and backward share, and the text that both kernels are generated with.
 #include "attention/sm90/problem.h"
 
 #include <fmt/format.h>
@@ -75,18 +75,18 @@ int narrowed(std::int64_t dim) {
     return static_cast<int>(std::min<std::int64_t>(dim, std::numeric_limits<int>::max()));
 }
 
-/// What follows from what a description has been given.
+/// Fills in what follows from the other members of a description.
 void complete(ProblemDesc& desc, const std::optional<std::int64_t>& lower,
               const std::optional<std::int64_t>& upper) {
     desc.listed = desc.mask_bits || desc.segments || desc.sequences > 0;
     desc.lower_bound = lower.has_value();
     desc.upper_bound = desc.lower_bound || upper.has_value();
-    // Diagonals outside the rectangle mean what its corners mean.
+    // A diagonal outside the rectangle of scores acts like one through its corner.
     desc.lower_diagonal = std::clamp(lower.value_or(-desc.q_len), -desc.q_len, desc.kv_len);
     desc.upper_diagonal = std::clamp(upper.value_or(desc.kv_len), -desc.q_len, desc.kv_len);
 }
 
-/// The constants of generated configurations that every kernel reads.
+/// The constants that every kernel reads, for generated configurations.
 std::string config_constants(const ProblemDesc& desc) {
     return fmt::format(R"(using Element = {};
 constexpr int kQueryDim = {};

@@ -1,4 +1,4 @@
-// Parameters of kernels whose tiles are of queries.
+// Parameters of kernels with tiles of queries.
 #include "attention/sm90/query_tiles.h"
 
 #include <algorithm>
@@ -9,8 +9,9 @@
 namespace tilewright::attn::sm90 {
 namespace {
 
-constexpr std::int64_t kGroupBytes = 32ll << 20;  // K and V of heads that run side by side, in L2
-constexpr double kLateShare = 0.2;  // tiles this much shorter than the longest run last
+constexpr std::int64_t kGroupBytes = 32ll << 20;  // bytes of K and V in a group of heads that run
+                                                  // at the same time, in L2
+constexpr double kLateShare = 0.2;  // tiles shorter than this share of the longest run last
 
 }  // namespace
 
@@ -56,7 +57,7 @@ twd::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
             static_cast<int>(std::min(side_by_side, std::max<std::int64_t>(1, batch_heads)));
     }
     if (desc.upper_bound && !desc.lower_bound && !desc.listed && group == 1) {
-        // Tiles grow by their rows; the first `late` of a head are shorter than the share.
+        // Tiles grow with their rows; the first `late` of a head are shorter than kLateShare.
         const double longest =
             static_cast<double>(std::min(desc.kv_len, q_tiles * rows + desc.upper_diagonal));
         const double late =

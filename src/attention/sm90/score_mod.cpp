@@ -1,4 +1,4 @@
-// Score mods and what is known of their captures.
+// Score mods, and what is known of their captures.
 #include "attention/sm90/score_mod.h"
 
 #include <algorithm>
@@ -76,7 +76,7 @@ std::string broken_rule(const ir::Function& mod, const std::vector<CaptureSpec>&
 
 ScoreModFacts score_mod_facts(const std::vector<CaptureSpec>& captures, std::int64_t rows,
                               std::int64_t columns, bool columns_are_keys) {
-    constexpr std::int64_t kPadding = 256;  // rows and columns of the last tile
+    constexpr std::int64_t kPadding = 256;  // rows and columns of the last tile past the end
     ScoreModFacts facts;
     facts.columns_are_keys = columns_are_keys;
     const std::int64_t longest = std::max(rows, columns) + kPadding;
@@ -117,7 +117,7 @@ ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& fact
     ir::Function derivative = straight;
     std::vector<ir::GatherGradient> gathers = ir::differentiate(derivative, options).gathers;
 
-    // Both in one: the new score, then what the derivative yields for a cotangent of 1.
+    // Both in one function: the new score, then the derivative for a cotangent of 1.
     ir::Function both;
     both.name = mod.name;
     std::vector<Value> arguments;
@@ -151,7 +151,7 @@ std::shared_ptr<const ScoreModText> find_mod_text(const std::shared_ptr<const ir
     static std::atomic<std::uint64_t> last = 0;
     return kTexts->get({Identity(mod), facts}, [&] {
         auto text = std::make_shared<ScoreModText>();
-        // The writers of scalar text throw where an operation has none.
+        // The writers of scalar text throw if an operation has no text.
         try {
             *text = score_mod_header(*mod, facts);
         } catch (const UserError& error) {

@@ -1,4 +1,4 @@
-// Text of score mods: each value where what it depends on is known.
+// Writes the values of score mods, each at the place where everything it depends on is known.
 #include <cmath>
 
 #include "attention/sm90/score_mod_text.h"
@@ -92,7 +92,7 @@ void Emitter::analyse_affine(const ir::Instruction& instruction, Info& result) {
     result.affine = std::abs(result.step) < (1 << 20);
 }
 
-/// Is the value worth keeping in the struct for the places that need it later?
+/// Is the value worth keeping in the struct for places that need it later?
 bool Emitter::kept(Value value) {
     if (info(value).instruction == nullptr) return false;
     if (place_of(info(value).dependence) == Place::element) return false;
@@ -119,7 +119,7 @@ std::string Emitter::local(Place place, const std::string& type, const std::stri
     return name;
 }
 
-/// Text of a value at a place: a literal, a name written there, or a member written before.
+/// The text of a value at a place: a literal, a local written there, or a member written before.
 std::string Emitter::use(Value value, Place place) {
     const Info& it = info(value);
     std::string name = fmt::format("v{}", value.id);
@@ -154,7 +154,7 @@ std::string Emitter::use(Value value, Place place) {
     return home == Place::column ? "columns." + member : member;
 }
 
-/// An affine integer at the first column, equal for all registers of a row.
+/// An affine integer at the first column, which is the same for all registers of a row.
 std::string Emitter::base(Value value, Place place) {
     if (!varies(value)) return use(value, place);
     if (info(value).parameter == "column") return "first";
@@ -197,7 +197,8 @@ std::string Emitter::expression(Value value, Place place) {
     return cuda::scalar_expression(*it.instruction, dtype(value), it.range, operands);
 }
 
-/// Positions that differ by a number known for each register are compared with that number.
+/// Comparisons of positions whose difference is known for each register become comparisons with a
+/// constant.
 std::string Emitter::comparison(Value value, Place place) {
     const Value a = operand(value, 0), b = operand(value, 1);
     if (!info(a).affine && !info(b).affine) return "";
@@ -214,7 +215,7 @@ std::string Emitter::comparison(Value value, Place place) {
     return fmt::format("{} {} {} * offset", start, kOperators[which], step);
 }
 
-/// x where the index is clamp(x, 0, extent - 1) of that dimension; else none.
+/// x if the index is clamp(x, 0, extent - 1) of that dimension, else none.
 Value Emitter::clamped(Value index, Value ref, std::size_t dim) {
     if (op(index) != Op::clamp || !is_constant(operand(index, 1), 0)) return {};
     const Value high = operand(index, 2);

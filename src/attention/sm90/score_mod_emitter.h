@@ -8,11 +8,11 @@
 
 namespace tilewright::attn::sm90 {
 
-inline constexpr std::int64_t kMaxExtent = std::int64_t{1} << 30;  ///< of captures
+inline constexpr std::int64_t kMaxExtent = std::int64_t{1} << 30;  ///< largest extent of captures
 
-/// Text of "score_mod.cuh" for a mod without calls and branches. For the backward its second result
-/// is the derivative by the score, and `gathers` name the results after it. UserError naming an op
-/// that has no text.
+/// The text of "score_mod.cuh" for a mod without calls and branches. For the backward pass its
+/// second result is the derivative with respect to the score, and `gathers` describes the results
+/// after it. UserError naming the op that has no text.
 ScoreModText emit_score_mod(const ir::Function& mod, const ScoreModFacts& facts,
                             std::span<const ir::GatherGradient> gathers = {});
 

@@ -9,7 +9,7 @@
 
 namespace tilewright::attn::sm90 {
 
-/// Text for elements starts anew: in another function, with no local written so far.
+/// Starts the text of another function for elements, in which no local has been written yet.
 void Emitter::start_elements() {
     text(Place::element).clear();
     std::erase_if(written_, [](const auto& key) { return std::get<0>(key) == Place::element; });
@@ -22,7 +22,7 @@ bool Emitter::is_number(Value value, double equal_to) {
                equal_to;
 }
 
-/// What a value never exceeds, where it is made of numbers and positions; none: it may be infinite.
+/// A bound on the magnitude of a value made of numbers and positions; none: it may be infinite.
 std::optional<double> Emitter::magnitude(Value value) {
     const auto of = [&](std::size_t i) { return magnitude(operand(value, i)); };
     const auto both = [](std::optional<double> a, std::optional<double> b, auto join) {
@@ -58,17 +58,17 @@ std::optional<double> Emitter::magnitude(Value value) {
     }
 }
 
-/// grad * factor. A gradient of 0 stays 0, also where the factor is infinite.
+/// grad * factor, where a gradient of 0 stays 0 even if the factor is infinite.
 std::string Emitter::gradient_times(Value factor) {
     if (is_number(factor, 1)) return "grad";
-    constexpr double kSafe = 1e30;  // f32 holds it, and its products with few others
+    constexpr double kSafe = 1e30;  // fits f32, as do its products with a few others
     const std::string text = use(factor, Place::element);
     if (magnitude(factor).value_or(kSafe) < kSafe) return fmt::format("grad * {}", text);
     return fmt::format("grad == 0.0f ? 0.0f : grad * {}", text);
 }
 
-/// The derivative by the score, as far as it matters: where the new score is the constant -inf the
-/// gradient is 0 whatever it is multiplied by.
+/// The derivative with respect to the score, as far as it matters: where the new score is the
+/// constant -inf, the gradient is 0 whatever it is multiplied by.
 Value Emitter::derivative() {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     Value score = results_[0], derivative = results_[1];
@@ -118,8 +118,8 @@ Emitter::Gather Emitter::gather_of(const ir::GatherGradient& gradient) {
     return gather;
 }
 
-/// Where a gather's element lies in the contiguous gradient of its array, or -1 outside; a name of
-/// an element's local.
+/// Where a gather's element lies in the contiguous gradient of its array, or -1 if outside; returns
+/// the name of a local.
 std::string Emitter::place_in_array(const Gather& gather) {
     const std::size_t word = words_.at(gather.ref) + 1;
     std::string inside, place;
@@ -135,7 +135,8 @@ std::string Emitter::place_in_array(const Gather& gather) {
     return local(Place::element, "i64", temporary(), fmt::format("{} ? {} : -1", inside, place));
 }
 
-/// The functions of the backward: the derivative by the score, and the gradients of captures.
+/// The functions of the backward pass: the derivative with respect to the score, and the gradients
+/// of captures.
 std::string Emitter::gradients() {
     using Spread = CaptureGradient::Spread;
     start_elements();
@@ -212,7 +213,7 @@ std::string Emitter::gradients() {
     return functions + gradient_places();
 }
 
-/// A function per gather: where its sums go.
+/// One function per gather: where its sums are stored.
 std::string Emitter::gradient_places() {
     using Spread = CaptureGradient::Spread;
     std::string result, spreads, sums, cases;

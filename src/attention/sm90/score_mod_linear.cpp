@@ -1,4 +1,4 @@
-// Scores as linear forms: what is affine in the score or the position is one multiply-add.
+// Scores as linear forms: what is affine in the score or the position becomes one multiply-add.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -58,7 +58,7 @@ LinearForm Emitter::form(Value value, Place place) {
     return forms_[{place, value}] = result;
 }
 
-/// The form of an f32 op that keeps forms linear; none for others.
+/// The linear form of an f32 op that keeps forms linear; none for other ops.
 std::optional<LinearForm> Emitter::linear(Value value, Place place) {
     if (dtype(value) != DType::f32 || !varies(value) || info(value).instruction == nullptr)
         return {};
@@ -93,7 +93,7 @@ std::optional<LinearForm> Emitter::linear(Value value, Place place) {
         case Op::cast: {
             const Value from = operand(value, 0);
             if (dtype(from) == DType::f16 || dtype(from) == DType::bf16) {
-                LinearForm result;  // held in a float already
+                LinearForm result;  // already held in a float
                 result.atoms[use(from, place)] = {1, ""};
                 return result;
             }
@@ -112,8 +112,8 @@ std::optional<LinearForm> Emitter::linear(Value value, Place place) {
     }
 }
 
-/// start + form: what the calls for other columns, or rows, share first, the score last. Forward
-/// `start` is one for a row, backward one for a column.
+/// start + form: first the terms that calls for other columns or rows share, the score last.
+/// `start` belongs to a row in the forward pass, to a column in the backward pass.
 std::string Emitter::evaluate(const LinearForm& form, const std::string& start) const {
     std::string result = start;
     const auto add = [&](const Coefficient& coefficient, const std::string& factor) {
@@ -121,7 +121,7 @@ std::string Emitter::evaluate(const LinearForm& form, const std::string& start) 
         const double size = std::fabs(coefficient.number);
         if (factor.empty() && !result.empty() && std::isfinite(size) &&
             (coefficient.name.empty() ? size > kLargest : size != 1)) {
-            // A product that may be too large for a number of its own.
+            // The product may be too large to be computed separately.
             const bool named = !coefficient.name.empty();
             result = fmt::format("fmaf({}, {}, {})",
                                  named ? coefficient.name : float_literal(coefficient.number / 2),
@@ -157,8 +157,8 @@ std::string Emitter::evaluate(const LinearForm& form, const std::string& start) 
     return result.empty() ? "0.0f" : result;
 }
 
-/// One form for a choice between two: that of both, where they differ in one coefficient, which is
-/// chosen instead. None where they differ further.
+/// One form for a choice between two: if they differ in just one coefficient, that coefficient is
+/// chosen instead. None if they differ further.
 std::optional<LinearForm> Emitter::chosen(Value condition, const LinearForm& a,
                                           const LinearForm& b) {
     LinearForm result = a;
@@ -175,7 +175,7 @@ std::optional<LinearForm> Emitter::chosen(Value condition, const LinearForm& a,
     compare(result.constant, b.constant);
     compare(result.offset, b.offset);
     for (auto& [atom, coefficient] : result.atoms) {
-        // NOTE: an atom may be infinite, so that 0 of it is not nothing.
+        // NOTE: an atom may be infinite, and 0 times it is then not 0.
         const auto theirs = b.atoms.find(atom);
         if (theirs == b.atoms.end() || coefficient.zero() || theirs->second.zero()) return {};
         compare(coefficient, theirs->second);
@@ -189,9 +189,9 @@ std::optional<LinearForm> Emitter::chosen(Value condition, const LinearForm& a,
     return result;
 }
 
-/// log2(e) * value as one form, choices included where they are between coefficients. But its
-/// constant is still to be multiplied: where that is added, in one operation that rounds once, a
-/// large number does not become infinite.
+/// log2(e) * value as one form, with choices moved into coefficients where possible. Its constant
+/// is still to be multiplied: that happens where it is added, in one operation that rounds once, so
+/// that a large number does not become infinite.
 std::optional<LinearForm> Emitter::exponent_form(Value value) {
     if (op(value) != Op::select || !varies(value)) {
         LinearForm result = form(value, Place::element);
@@ -205,7 +205,7 @@ std::optional<LinearForm> Emitter::exponent_form(Value value) {
     return a && b ? chosen(operand(value, 0), *a, *b) : std::nullopt;
 }
 
-/// log2(e) * value + start, with what is affine in one multiply-add each.
+/// log2(e) * value + start, with one multiply-add for each affine term.
 std::string Emitter::exponent(Value value) {
     if (auto whole = exponent_form(value)) {
         const auto& atoms = whole->atoms;

@@ -1,5 +1,5 @@
-// The writer of a score mod's text: values by what they depend on, scores as linear forms. Shared
-// by the files that implement it.
+// The writer of a score mod's text: values sorted by what they depend on, scores as linear forms.
+// Shared by the files that implement it.
 #pragma once
 
 #include <array>
@@ -26,10 +26,10 @@ using ir::Value;
 
 constexpr double kLog2E = 1.44269504088896340736;
 
-// What a value depends on; nothing: batch and head alone.
+// What a value depends on; kTile: only on batch and head.
 enum Dependence : unsigned { kTile = 0, kRow = 1, kColumn = 2, kScore = 4 };
 
-// Where text stands. Each place has its own locals; what is worth keeping is stored in the struct.
+// Where text is placed. Each place has its own locals; what is worth keeping goes into the struct.
 enum class Place : std::uint8_t { tile, row, column, element };
 constexpr std::size_t kPlaces = 4;
 
@@ -43,10 +43,11 @@ inline std::string float_literal(double value) {
     return cuda::scalar_literal(DType::f32, std::bit_cast<std::uint64_t>(value));
 }
 
-/// A factor that is equal for the columns of a row: a number times, perhaps, a named value.
+/// A factor that is the same for all columns of a row: a number, times a named value if there is
+/// one.
 struct Coefficient {
     double number = 0;
-    std::string name;  ///< empty: 1
+    std::string name;  ///< empty: just the number
 
     bool zero() const { return number == 0; }
     bool one() const { return number == 1 && name.empty(); }
@@ -57,7 +58,7 @@ struct Coefficient {
     }
 };
 
-/// constant + offset * (column of the register) + sum of coefficient * atom. Atoms are names of
+/// constant + offset * (column of the register) + sum of coefficient * atom. Atoms are the names of
 /// element values; "score" is the accumulator, before the softmax scale.
 struct LinearForm {
     Coefficient constant, offset;
@@ -68,7 +69,8 @@ struct LinearForm {
 
 class Emitter {
   public:
-    /// `gathers`: with a derivative, the second result, where gradients of captures go.
+    /// `gathers`, for the backward pass: which results after the derivative are gradients of
+    /// captures.
     Emitter(const ir::Function& function, const ScoreModFacts& facts,
             std::span<const ir::GatherGradient> gathers);
 
@@ -78,10 +80,11 @@ class Emitter {
     struct Info {
         const ir::Instruction* instruction = nullptr;
         unsigned dependence = kTile;
-        Interval range;       ///< of integers
-        bool affine = false;  ///< an integer base + step * offset, base equal for a row's registers
+        Interval range;       ///< of an integer value
+        bool affine = false;  ///< an integer base + step * offset, with the same base for all
+                              ///< registers of a row
         std::int64_t step = 0;
-        std::string parameter;  ///< its name in the text
+        std::string parameter;  ///< the parameter's name in the text
     };
     enum Parameter : std::size_t { kScoreParameter, kBatch, kHead, kQuery, kKey, kFirstRef };
 
@@ -96,7 +99,7 @@ class Emitter {
     bool varies(Value value) { return (info(value).dependence & (kColumn | kScore)) != 0; }
     bool usable_as_affine(Value value) { return info(value).affine || !varies(value); }
     std::string& text(Place place) { return text_[static_cast<std::size_t>(place)]; }
-    /// True the first time.
+    /// True for the first use.
     bool first_use(Place place, char kind, Value value) {
         return written_.insert({place, kind, value}).second;
     }
@@ -149,8 +152,8 @@ class Emitter {
     std::vector<Info> info_;
     std::vector<Value> results_;
     std::vector<Gather> gathers_;
-    std::map<Value, std::size_t> captures_;  // number of a Ref parameter
-    std::map<Value, std::size_t> words_;     // and the place of its address in the arguments
+    std::map<Value, std::size_t> captures_;  // index of a Ref parameter
+    std::map<Value, std::size_t> words_;     // index of its address in the arguments
     std::size_t num_words_ = 0;
     std::array<std::string, kPlaces> text_;
     std::set<std::tuple<Place, char, Value>> written_;

@@ -6,14 +6,14 @@
 
 namespace twd::attn {
 
-/// Stores the first kColumns columns of a 64-row accumulator, rows lane / 4 and lane / 4 + 8 of a
-/// warp times `factor`. `target` is this thread's first row, from which on `rows` are left in the
-/// tensor; its other row is `further` elements away. 16 bytes a lane: the quad transposes its words
-/// by shuffles, so that no shared memory and no barrier is needed.
+/// Stores the first kColumns columns of a 64-row accumulator, multiplied by `factor`: rows lane / 4
+/// and lane / 4 + 8 of each warp. `target` is this thread's first row, with `rows` left in the
+/// tensor from there; its other row is `further` elements away. Each lane stores 16 bytes: the quad
+/// transposes its words by shuffles, which needs no shared memory and no barrier.
 template <int kColumns, typename Element, int kCount>
 TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const float (&factor)[2],
                           u16* target, i64 further, int rows) {
-    // NOTE: read anew, so that what derives from it does not occupy registers in the loop.
+    // NOTE: read again, so that values derived from it occupy no registers in the loop.
     const int quad_lane = ptx::lane_index() % 4;
     const bool odd = quad_lane & 1, upper = quad_lane & 2;
 #pragma unroll
@@ -28,7 +28,8 @@ TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const flo
                                               accumulator[i + 1] * factor[r])
                                   : 0;
             }
-            // 4 x 4 transposition: lane t of the quad gets the four words of the t-th 8 columns.
+            // 4 x 4 transposition: lane t of the quad gets the four words of the t-th group of 8
+            // columns.
             u32 x = __shfl_xor_sync(~0u, upper ? w[0] : w[2], 2);
             u32 y = __shfl_xor_sync(~0u, upper ? w[1] : w[3], 2);
             const u32 a = upper ? x : w[0], b = upper ? y : w[1];

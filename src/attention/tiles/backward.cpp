@@ -1,4 +1,4 @@
-// Attention backward: kv blocks outside, query blocks inside, five GEMMs per pair of blocks.
+// Attention backward: outer loop over kv blocks, inner loop over query blocks, five GEMMs per pair.
 #include "attention/tiles/backward.h"
 
 #include <limits>
@@ -18,15 +18,15 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Gradients of a block of keys and values.
 struct State {
     Tile key;    ///< [block_k, E], not yet multiplied by the scale
-    Tile value;  ///< [block_k, Ev]; of what is not wanted a scalar
+    Tile value;  ///< [block_k, Ev]; a gradient that is not wanted is a scalar
 };
 
-/// Where the gradients of captures go.
+/// The Refs to which the gradients of captures are added.
 struct Buffers {
     const ScoreDerivative& derivative;
     std::span<const Ref> refs;  ///< one per buffer
 
-    /// Adds the gradients of one tile of pairs. `q` and `kv` are its first positions.
+    /// Adds the gradients from one tile of pairs whose first positions are `q` and `kv`.
     void add(const std::vector<Tile>& results, Tile nonzero, Tile q, Tile kv) const {
         for (const ScoreGather& gather : derivative.gathers) {
             add(gather, results, where(nonzero, results[gather.value], 0.0), q, kv);
@@ -34,7 +34,7 @@ struct Buffers {
     }
 
   private:
-    /// The copy that this program adds to.
+    /// The copy of the buffer that this program adds to.
     Tile copy(const GradientBuffer& buffer) const {
         Tile index = buffer.by_batch ? constant(0, i64) : program_id(0);
         if (!buffer.by_head) index = index * num_programs(1) + program_id(1);
@@ -61,7 +61,7 @@ struct Buffers {
         if (!by_columns) value = sum(value, 1, true);
         if (!by_rows) value = sum(value, 0, true);
         if (plain) {
-            // A block of the array: add it where it lies.
+            // A block of the array: added in place.
             std::vector<Coordinate> order;
             for (std::size_t d = 0; d < indices.size(); ++d) {
                 if (indices[d].rank() == 0) {
@@ -105,21 +105,20 @@ void backward_program(const Options& options, const Features& features,
     const Tile query_length = query.extent(1), kv_length = pairs.kv_length(key.extent(0));
     const Tile b = pairs.batch(program_id(0));
 
-    // As in the forward program: other loops where arrays hold infinities or NaN, or rows have
-    // large scores.
+    // As in the forward program: a second form of the loops if arrays hold infinities or NaN, or if
+    // rows have large scores.
     const bool may_isolate = !options.gpu && features.masks(options), may_shift = features.shifted;
     const bool may_differ = (may_isolate || may_shift) && !options.interpret;
     bool isolated = may_isolate && options.interpret, shifted = may_shift && options.interpret;
     Tile differs = constant(false, boolean);
 
-    // On a GPU keys that no query attends, whatever they hold, must not reach dQ: infinities and
-    // NaN in keys and values become 0 as a block is loaded. The rows of queries that do attend them
-    // have NaN in lse or delta, which brings NaN to all of their gradients. Diagonals leave out no
-    // key.
+    // On a GPU, keys that no query attends to must not reach dQ, whatever they hold: infinities and
+    // NaN in keys and values become 0 as a block is loaded. Queries that do attend to them have NaN
+    // in lse or delta, and so in all of their gradients. Diagonals hide no keys.
     const bool cleans_keys =
         options.gpu && (features.segments || features.plan || bool(features.mask));
 
-    /// Rows of keys or values; those past the length of a batch are 0.
+    /// Rows of keys or values; rows past the length of a batch are 0.
     const auto load_keys = [&](const Ref& ref, Tile first) {
         LoadOptions rows{.other = 0};
         if (features.lengths) rows.mask = expand_dims(first + iota(block_k, i64), 1) < kv_length;
@@ -137,17 +136,17 @@ void backward_program(const Options& options, const Features& features,
         const Tile kv_positions = first.to(i32) + iota(block_k);
         const Tile k_ids = segments ? kv_ids.at(kv_block).load({.other = 0}) : Tile();
 
-        /// One block of queries of head `h` of the group; `analytic` and `bits` as in the forward
-        /// program.
+        /// Adds one block of queries of head `h` of the group; `analytic` and `bits` as in the
+        /// forward program.
         const auto step = [&](Tile h, Tile i, State state, bool analytic,
                               const std::optional<Tile>& bits) {
             const Slice rows = ds(i * block_q, block_q);
             const Tile q = query.at(h, rows).load({.other = 0}),
                        d_out = dout.at(h, rows).load({.other = 0});
-            // Rows past the end read +inf: their probabilities are 0.
+            // Rows past the end read +inf, so that their probabilities are 0.
             const Tile offset = log2_sum.at(h, rows).load({.other = kInfinity});
             const Tile row_delta = delta.at(h, rows).load({.other = 0});
-            // Large scores have the bits that `row_sums` saw.
+            // Large scores must have the bits that `row_sums` saw.
             const bool are_scaled = scale_keys && !shifted;
             const Tile s = product(options, q, are_scaled ? scaled_k : k, {.trans_b = true});
             const Place place{b,
@@ -198,7 +197,7 @@ void backward_program(const Options& options, const Features& features,
                 unit = 1;
             }
             Tile exponent = fma(score, kLog2E * unit, expand_dims(-offset, 1));
-            // The shift is the largest score.
+            // The shift is the largest score, so exponents must not be positive.
             if (shifted) exponent = where(shift == 0, exponent, minimum(exponent, 0.0));
             Tile p = exp2(exponent, true);
             if (mask) p = where(*mask, p, 0.0);
@@ -213,14 +212,14 @@ void backward_program(const Options& options, const Features& features,
             if (features.score && !derivative.is_identity) {
                 const std::vector<Tile> results =
                     pairs.score_gradient(derivative, scaled, place, d_score);
-                // Where the probability is 0 the mod's derivative may be anything.
+                // Where the probability is 0, the mod's derivative may be anything.
                 const Tile nonzero = p != 0;
                 d_score = where(nonzero, results[0], 0.0);
                 buffers.add(results, nonzero, i * block_q, first);
             }
             d_score = d_score.to(key.dtype());
             if (!options.query_gradient) {
-                // Nothing to add to.
+                // There is nothing to add to.
             } else if (options.fragments) {
                 dq.at(h, i).atomic_add(in_fragments(product(options, d_score, k, {})));
             } else {
@@ -247,7 +246,8 @@ void backward_program(const Options& options, const Features& features,
             State state{none(options.key_gradient, head_dim),
                         none(options.value_gradient, value_dim)};
             if (features.plan) {
-                // A block of keys may stick out of the array in full tiles, which matters to mods.
+                // In a full tile, the block of keys may extend past the array, which matters to
+                // mods.
                 const bool analytic = segments || options.right() >= 0 ||
                                       options.window_left >= 0 || features.positions() ||
                                       features.lengths;
@@ -273,7 +273,7 @@ void backward_program(const Options& options, const Features& features,
                     if (segments) return range(h, blocks.begin, blocks.end, s, true);
                     s = range(h, blocks.begin, blocks.full_begin, s, true);
                     s = range(h, blocks.full_begin, blocks.full_end, s, false);
-                    // Without a window nothing is left: see query_blocks.
+                    // Without a window no blocks are left: see query_blocks.
                     return options.window_left < 0 ? s
                                                    : range(h, blocks.full_end, blocks.end, s, true);
                 });
@@ -388,7 +388,7 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
         const int input = static_cast<int>(first_buffer + i),
                   output = num_own + static_cast<int>(i);
         call_options.aliases.push_back({input, output});
-        // Outputs count after the inputs. The array of a buffer may have any extents.
+        // Outputs are numbered after the inputs. A buffer's array may have any extents.
         std::vector<int> dims(derivative.buffers[i].rank + 1);
         std::iota(dims.begin(), dims.end(), 0);
         call_options.dynamic[input] = dims;

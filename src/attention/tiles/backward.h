@@ -7,20 +7,20 @@
 namespace tilewright::attn::tiles {
 
 /// Inputs: out and dout (B, Hq, L, Ev), lse (B, Hq, L), dlse (B, Hq, L) or absent. Outputs (B, Hq,
-/// L), f32 or f64: log2 of the softmax's denominator (+inf for a row with nothing to attend, so
+/// L), f32 or f64: log2 of the softmax's denominator (+inf for a row with nothing to attend to, so
 /// that its probabilities are 0) and delta = sum(out * dout) - dlse.
 Call backward_preprocess(const Options& options, bool dlse);
 
-/// One program per (batch, kv head, split) walks over its kv blocks; for each it walks over the
-/// query blocks of all heads of the group: dK and dV stay in the program, dQ is added to the
-/// split's part. Inputs: query, key, value, dout, log2 denominator, delta, segment ids (B, L) and
-/// (B, S) or both absent, the extras (of a plan by keys), then the gradient buffers as they are.
+/// One program per (batch, kv head, split) loops over its kv blocks, and for each over the query
+/// blocks of all heads of the group; dK and dV stay in the program, dQ is added to the split's
+/// part. Inputs: query, key, value, dout, log2 denominator, delta, segment ids (B, L) and (B, S) or
+/// both absent, the extras (of a plan by keys), then the gradient buffers, which are added to.
 /// Outputs: the parts of dQ (splits, B, Hq, L, E), unscaled, f32 or f64; dK and dV in the inputs'
-/// dtypes; the gradient buffers added to. The order of every sum is fixed.
-/// With `options.fragments`: parts (splits, B, Hq, blocks of queries, block_q * E), zeros that are
-/// the last input too. Their lines hold blocks in an order of their own (`sum_parts` knows it):
-/// block_q and E are multiples of 8, and E is static. With `options.unordered` too: one program per
-/// (batch, kv head, block of keys), and all add to one part, in any order.
+/// dtypes; the updated gradient buffers. Every sum has a fixed order. With `options.fragments`:
+/// parts (splits, B, Hq, blocks of queries, block_q * E), for which zeros are the last input. Their
+/// lines hold blocks in an order of their own (which `sum_parts` undoes): block_q and E are
+/// multiples of 8, and E is static. With `options.unordered` as well: one program per (batch, kv
+/// head, block of keys), and all add to one part, in any order.
 Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative);
 
 /// The same of `Options::separate`, in two calls, for mods without captures. Inputs: query, key,
@@ -41,14 +41,14 @@ std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
 /// A copy of keys or values (B, H, S, E) with 0 for infinities and NaN.
 Call finite_copy(const Options& options, DType dtype);
 
-/// Gradient of the sinks: inputs sinks (Hq), lse and delta (B, Hq, L), and the shift of each row or
-/// none (`Features::shifted`); output (Hq), f32 or f64.
+/// Gradient of the sinks. Inputs: sinks (Hq), lse and delta (B, Hq, L), and the shift of each row
+/// if `shifted` (`Features::shifted`). Output: (Hq), f32 or f64.
 Call sinks_backward(const Options& options, bool shifted);
 
-/// out = sum of the parts (copies, n), in order, in `dtype`.
+/// out = the sum over the copies (copies, n), in order, in `dtype`.
 Call sum_copies(const Options& options, DType dtype);
 
-/// dQ (B, Hq, L, E) = scale * sum of the parts, in order, in `dtype`. `queries` is L, for parts
+/// dQ (B, Hq, L, E) = scale * the sum of the parts, in order, in `dtype`. `queries` is L, for parts
 /// in fragments.
 Call sum_parts(const Options& options, DType dtype, std::int64_t queries = 0);
 

@@ -1,5 +1,5 @@
-// What goes before and after the backward's pairs of blocks: statistics of rows, gradients of
-// sinks, sums of parts, copies without infinities.
+// What comes before and after the backward's pairs of blocks: row statistics, gradients of sinks,
+// sums of parts, copies without infinities.
 #include <limits>
 
 #include "attention/tiles/backward.h"
@@ -17,8 +17,8 @@ void preprocess_program(std::span<const Ref> refs) {
               delta = refs[5];
     const Tile l = lse.load();
     const DType sums = lse.dtype();
-    // Their probabilities are 0 then: rows without a key, and on GPUs those with large scores,
-    // whose probabilities would be off by any factor.
+    // Their probabilities become 0: rows without a key and, on GPUs, rows with large scores, whose
+    // probabilities would be off by an arbitrary factor.
     const Tile none = abs(l) >= largest_lse(sums);
     log2_sum.store(where(none, kInfinity, l * kLog2E));
     const Tile products = sum(out.load().to(sums) * dout.load().to(sums), 1);
@@ -30,7 +30,7 @@ void sinks_program(std::span<const Ref> refs) {
     constexpr std::int64_t kRows = 128;
     const DType sums = lse.dtype();
     const Tile sink = sinks.load().to(sums);
-    // Past the end lse reads +inf: the sink's share is 0.
+    // Past the end lse reads +inf, so that the sink's probability is 0.
     const Tile rows = for_loop(0, lse.extent(0), zeros({kRows}, sums), [&](Tile b, Tile outer) {
         return for_loop(0, cdiv(lse.extent(1), kRows), outer, [&](Tile i, Tile total) {
             const Slice block = ds(i * kRows, kRows);

@@ -12,19 +12,19 @@
 namespace tilewright::attn::tiles {
 namespace {
 
-/// Gradients of captured arrays may take this many elements besides the arrays themselves; beyond
-/// it batches and heads that would need copies of their own run one after the other.
+/// Gradients of captured arrays may take this many elements in addition to the arrays themselves.
+/// Beyond it, batches and heads that would need copies of their own run one after another.
 constexpr std::int64_t kMostCopied = std::int64_t{1} << 24;
 
-/// Long enough, in a type of fast products, that longer blocks pay on a CPU.
+/// Long enough, in a type with fast products, that longer blocks pay on a CPU.
 bool is_long(const AttentionSpec& s) {
     constexpr std::int64_t kLong = 2048;
     return std::min(s.query_length, s.kv_length) >= kLong &&
            (s.dtype == DType::bf16 || s.dtype == DType::f32);
 }
 
-/// Most keys of a block on a CPU. Longer blocks spread what each costs beside its products; where a
-/// mask cuts through them, they cover more pairs that do not attend, which costs least where the
+/// Most keys of a block on a CPU. Longer blocks spread the fixed cost of a block over more
+/// products, but where a mask cuts through them they cover more masked pairs, which costs least if
 /// products are cheap.
 std::int64_t most_keys(const AttentionSpec& s) {
     const bool is_cut = (s.right() >= 0 && s.dtype != DType::bf16) || s.window_left >= 0 ||
@@ -32,7 +32,7 @@ std::int64_t most_keys(const AttentionSpec& s) {
     return is_long(s) && !is_cut ? 256 : 128;
 }
 
-/// What the choice of blocks on a GPU looks at.
+/// What the choice of blocks on a GPU depends on.
 GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
     return {.dtype = s.dtype,
             .heads = s.batch * s.query_heads,
@@ -44,14 +44,14 @@ GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
             .deterministic = s.deterministic,
             .shared_bytes = run::shared_bytes_per_block(s.device.index),
             .multiprocessors = run::multiprocessors(s.device.index),
-            // What gathers, masks loads or draws bits is generated for warps.
+            // Programs that gather, mask loads or draw random bits are generated for warps.
             .wgmma = run::arch(s.device.index) == "sm_90a" && !s.block_mask && !of.mask &&
                      !of.lengths && of.dropout == 0 && of.score.captures() == 0,
             .products = s.products};
 }
 
-/// The mod with its plain loads as block loads. In decode the heads of a group are the rows, and
-/// the checked mode wants every index.
+/// The mod with its plain loads as block loads, except in decode, where the heads of a group are
+/// the rows, and in the checked mode, which needs every index.
 InlinedMod inlined(const AttentionSpec& spec, const ModSpec& mod, bool is_score) {
     if (!mod) return {};
     if (spec.query_length == 1 || spec.checked) return InlinedMod{mod.function, {}, mod.text};
@@ -63,7 +63,7 @@ InlinedMod inlined(const AttentionSpec& spec, const ModSpec& mod, bool is_score)
                              spec.query_length, spec.kv_length});
 }
 
-/// With the blocks that both passes start from.
+/// The options with the blocks that both passes start from.
 Options options_of(const AttentionSpec& spec, const Features& features) {
     Options options;
     options.scale = spec.scale;
@@ -79,7 +79,7 @@ Options options_of(const AttentionSpec& spec, const Features& features) {
         use_gpu_blocks(options, gpu_problem(spec, features));
         return options;
     }
-    // Queries past the end read 0, so that short problems take a whole block.
+    // Queries past the end read 0, so a short problem has one block of its own length.
     options.block_q = std::clamp<std::int64_t>(spec.query_length, 1, 64);
     options.block_k = 16;
     const std::int64_t most = most_keys(spec);
@@ -87,7 +87,7 @@ Options options_of(const AttentionSpec& spec, const Features& features) {
     return options;
 }
 
-/// Blocks of programs for warps, where those of warpgroups were chosen.
+/// Replaces blocks for warpgroups by blocks for warps.
 void use_warp_blocks(const AttentionSpec& spec, const Features& features, Options& options) {
     if (!options.guarded) return;
     GpuProblem problem = gpu_problem(spec, features);
@@ -95,8 +95,8 @@ void use_warp_blocks(const AttentionSpec& spec, const Features& features, Option
     use_gpu_blocks(options, problem);
 }
 
-/// The same of a GPU: powers of two that shared memory holds. Blocks of warpgroups have one size,
-/// so that others are those of warps.
+/// The same on a GPU: powers of two that fit shared memory. Warpgroups have blocks of one size
+/// only, so any other size means a program for warps.
 void use_gpu_hints(const AttentionSpec& spec, const Features& features, Options& options) {
     const AttentionBlocks& wish = spec.blocks();
     const auto size = [](std::int64_t wanted, std::int64_t chosen) {
@@ -116,7 +116,7 @@ void use_gpu_hints(const AttentionSpec& spec, const Features& features, Options&
     if (wish.num_stages > 0) options.num_stages = wish.num_stages;
 }
 
-/// Takes the blocks that are given, as far as lengths and machine allow.
+/// Takes the caller's block sizes, as far as lengths and the machine allow.
 void use_hints(const AttentionSpec& spec, const Features& features, Options& options) {
     constexpr std::int64_t kLargest = 512, kGrain = 16;  // keys fill whole vectors
     const AttentionBlocks& wish = spec.blocks();
@@ -132,13 +132,14 @@ void use_hints(const AttentionSpec& spec, const Features& features, Options& opt
     }
 }
 
-/// Queries of a program: as many as share each block of keys while they fit a core's cache and
-/// programs stay many. A matter of shapes alone, so that the result does not depend on the machine.
+/// Queries of a program: as many as can share each block of keys while they fit a core's cache and
+/// there are still many programs. Depends only on shapes, so that results do not depend on the
+/// machine.
 std::int64_t forward_block(const AttentionSpec& s, std::int64_t block) {
     constexpr std::int64_t kMostElements = 16384, kPrograms = 128;
     const std::int64_t widest = std::max(s.head_dim, s.value_dim);
     if (s.on_gpu()) {
-        // Tensor cores want 32 rows for each of four warps, where registers hold them.
+        // Tensor cores work best with 32 rows for each of four warps, if registers hold them.
         const bool fits = size_of(s.dtype) == 2 && widest <= 128;
         const std::int64_t programs = s.batch * s.query_heads * (s.query_length / (2 * block));
         return fits && block == 64 && programs >= kPrograms ? 2 * block : block;
@@ -151,8 +152,8 @@ std::int64_t forward_block(const AttentionSpec& s, std::int64_t block) {
     return block;
 }
 
-/// Under diagonals, long sequences on a CPU have long blocks inside and shorter ones where a
-/// diagonal cuts through them; with fewer queries at once, less of those lies outside.
+/// With diagonals, long sequences on a CPU have long blocks inside and shorter ones where a
+/// diagonal cuts through them; fewer queries at once then leave fewer masked pairs in those.
 void use_edges(const AttentionSpec& s, Options& options) {
     constexpr std::int64_t kEdge = 128, kMostQueries = 128;
     const bool diagonals = s.right() >= 0 || s.window_left >= 0;
@@ -162,8 +163,8 @@ void use_edges(const AttentionSpec& s, Options& options) {
     options.block_q = std::min(options.block_q, kMostQueries);
 }
 
-/// True when few queries attend to every key: then the keys are split over programs, and all
-/// queries of a group of heads, at one stride, are the rows of one block.
+/// True if few queries attend to every key. The keys are then split over programs, and all queries
+/// of a group of heads, which have one common stride, are the rows of one block.
 bool is_decode(const AttentionSpec& s, const Features& features) {
     constexpr std::int64_t kFewQueries = 15, kMostRows = 64;
     if (s.right() >= 0 || features.segments || features.plan) return false;
@@ -185,7 +186,7 @@ void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
     use_hints(spec, config.features, options);
     if (config.decode || loads_blocks(config.features)) return;
     if (wish.q == 0 && spec.block_mask) {
-        // 128 columns and bits of a mask are more than registers hold for two tiles of 16 rows a
+        // With 128 columns and the bits of a mask, registers do not hold two tiles of 16 rows per
         // warp.
         const bool over_64 = spec.on_gpu() && std::max(spec.head_dim, spec.value_dim) > 64;
         if (!over_64) config.most_queries = forward_block(spec, options.block_q);
@@ -195,7 +196,7 @@ void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
     if (wish.q == 0 && wish.kv == 0) use_edges(spec, options);
 }
 
-/// Elements that gradients of captures take besides the arrays themselves.
+/// Elements that gradients of captures take in addition to the arrays themselves.
 std::int64_t copied(const AttentionSpec& spec, const TilesConfig& config, std::int64_t batch,
                     std::int64_t heads) {
     std::int64_t most = 0;
@@ -227,7 +228,7 @@ void differentiate(const AttentionSpec& spec, TilesConfig& config) {
                              spec.query_length, spec.kv_length});
     config.derivative_key = config.derivative.key();
     for (const GradientBuffer& buffer : config.derivative.buffers) {
-        // One more tells copies of it apart.
+        // The buffer has one more dimension, for its copies.
         const CaptureSpec& capture = mod.captures[buffer.capture];
         if (capture.shape.size() < ir::kMaxRefRank) continue;
         user_error("attention",
@@ -270,7 +271,7 @@ void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
         config.heads_at_once = 1;
 }
 
-/// Blocks worth measuring, the usual ones first; 0: what is chosen.
+/// Blocks worth measuring, the usual ones first; 0 means the default choice.
 std::vector<AttentionBlocks> trial_blocks(const AttentionSpec& spec, const Features& features) {
     constexpr std::int64_t kFewQueries = 16;
     if (!spec.on_gpu()) {
@@ -359,8 +360,8 @@ Options backward_options(const AttentionSpec& spec, const TilesConfig& config) {
     if (options.separate) return options;
     options.fragments = options.query_gradient && spec.on_gpu() && options.block_q % 8 == 0 &&
                         spec.head_dim % 8 == 0;
-    // Copies of gradients of captures are of programs that walk over keys in order. Without dQ no
-    // two programs add to one place.
+    // With gradients of captures, programs must loop over keys in order, since each adds to a copy
+    // of its own. Without dQ no two programs add to one place.
     options.unordered = spec.on_gpu() && config.derivative.buffers.empty() &&
                         (!options.query_gradient || (options.fragments && !spec.deterministic));
     return options;

@@ -1,4 +1,4 @@
-// Split-kv attention for few queries, and the combination of its chunks.
+// Split-KV attention for few queries, and the combination of its chunks.
 #include "attention/tiles/decode.h"
 
 #include <limits>
@@ -17,14 +17,14 @@ struct State {
     Tile out;        ///< [group, Ev]
 };
 
-/// What chunks sum up to.
+/// The results of a chunk.
 struct Part {
     Tile high;  ///< [group], scaled
     Tile mark, sum, out;
 };
 
-/// Every key up to kv_length attends to every row, the queries of a group of heads, but for a mask
-/// mod: with one query at position 0 no other mask is of use.
+/// Every row (the queries of a group of heads) attends to every key up to kv_length, except for a
+/// mask mod: with one query at position 0 no other mask makes sense.
 void decode_program(const Options& options, const Features& features, std::span<const Ref> refs) {
     const std::size_t num_inputs = 3 + num_extras(features);
     const Ref query = refs[0], key = refs[1], value = refs[2], out = refs[num_inputs],

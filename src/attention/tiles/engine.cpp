@@ -10,7 +10,7 @@ const TilesConfig& own(const EngineConfig& config) {
     return static_cast<const TilesConfig&>(config);
 }
 
-/// Packed sequences run one by one: each chooses its blocks and has its scratch.
+/// Packed sequences run one by one: each chooses its blocks and has its own scratch.
 void launch_sequences(const AttentionSpec& spec, const TilesConfig& whole,
                       const AttentionBuffers& buffers) {
     for_each_sequence(spec, [&](std::size_t n) {

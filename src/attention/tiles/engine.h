@@ -8,7 +8,7 @@ namespace tilewright::attn::tiles {
 /// Supports every call.
 const Engine& engine();
 
-/// Do the queries of all heads of a group lie at one stride in query and results?
+/// Do the queries of all heads of a group have one common stride in query and results?
 bool has_joined_rows(const AttentionSpec& spec, const AttentionBuffers& buffers);
 
 }  // namespace tilewright::attn::tiles

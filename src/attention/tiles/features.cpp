@@ -72,7 +72,7 @@ void add_extras(const Features& features, CallOptions& options, std::vector<std:
 
 namespace {
 
-/// Finds indices that are a plain coordinate clamped to an extent that it never reaches.
+/// Recognises indices that are a plain coordinate, clamped to an extent that it never reaches.
 class Coordinates {
   public:
     explicit Coordinates(const ir::Function& function, bool is_score = true) {
@@ -96,10 +96,10 @@ class Coordinates {
         return inside ? found->second : Coordinate::other;
     }
 
-    /// The value of an index that is a constant inside the array.
+    /// The value of an index that is constant and inside the array.
     std::optional<std::int64_t> constant(ir::Value index, std::int64_t array_extent) const {
         auto made = makers_.find(index);
-        // Clamped to an extent that is known only at the call.
+        // It may be clamped to an extent that is known only at the call.
         if (made != makers_.end() && made->second->op == ir::Op::clamp) {
             made = makers_.find(made->second->operands[0]);
         }
@@ -120,7 +120,7 @@ std::vector<BlockLoad> take_block_loads(ir::Function& function, bool is_score,
                                         const std::vector<Tensor::Dims>& shapes,
                                         const ProblemSize& size) {
     const Coordinates coordinates(function, is_score);
-    std::map<ir::Value, std::size_t> places;  // of the Refs
+    std::map<ir::Value, std::size_t> places;  // numbers of the Refs
     for (ir::Value parameter : function.parameters()) {
         if (function.is_ref(parameter)) places.emplace(parameter, places.size());
     }
@@ -146,7 +146,7 @@ std::vector<BlockLoad> take_block_loads(ir::Function& function, bool is_score,
                 keys += index.coordinate == Coordinate::key;
                 load->indices.push_back(index);
             }
-            // What depends on batch and head alone is one scalar anyway.
+            // A load that depends only on batch and head is a scalar anyway.
             if (!plain || queries + keys == 0 || queries > 1 || keys > 1) load.reset();
         }
         taken.push_back(load.has_value());
@@ -176,7 +176,7 @@ std::string key_of(const ir::Function& function, const std::vector<BlockLoad>& l
     return key;
 }
 
-/// Mods and sizes of which something is kept: texts are short, and few at a time.
+/// Cached mods and sizes: texts are short, and few are in use at a time.
 constexpr std::size_t kKeptMods = 1024;
 
 ScoreDerivative derivative_of(const InlinedMod& score, const std::vector<bool>& chosen,
@@ -191,7 +191,7 @@ ScoreDerivative derivative_of(const InlinedMod& score, const std::vector<bool>& 
         gathers = ir::differentiate(function, {{true, false, false, false, false}, chosen}).gathers;
     }
     const std::vector<ir::Value>& yielded = function.body.terminator().operands;
-    // The cotangent follows kv.
+    // The cotangent is the parameter after kv.
     result.is_identity = yielded[0] == function.parameters()[5] && gathers.empty();
     const Coordinates coordinates(function);
     std::map<std::size_t, std::size_t> buffer_of;

@@ -14,8 +14,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Running state of a block of queries.
 struct State {
-    Tile mark;  ///< [block_q], of the exponent: the largest score
-    Tile sum;   ///< [block_q], of probabilities
+    Tile mark;  ///< [block_q], mark of the exponent: stands for the largest score
+    Tile sum;   ///< [block_q], sum of the probabilities
     Tile out;   ///< [block_q, Ev], not yet divided by sum
 };
 
@@ -40,13 +40,13 @@ void forward_program(const Options& options, const Features& features, std::span
     const double unit = folded ? options.scale : 1;
     const Exponent exponent(unit, sums, value.dtype());
 
-    // Masked pairs contribute nothing, whatever V holds, in a second form of the loops: on a CPU
-    // products with infinities and NaN are made apart; on a GPU rows of V that no query of the
-    // program attends are 0.
+    // Masked pairs contribute nothing, whatever V holds. That takes a second form of the loops: on
+    // a CPU, products with infinities and NaN are computed separately; on a GPU, rows of V that no
+    // query of the program attends to are set to 0.
     bool isolated = options.interpret && features.masks(options);
 
-    /// One block of keys, as many as `sizes` has; `analytic`: causal, window, segments and the end
-    /// of the keys; `bits`: of the plan.
+    /// Adds one block of sizes.block_k keys. `analytic`: tests causal, window, segments and the end
+    /// of the keys; `bits` are the plan's.
     const auto step = [&](const Options& sizes, Tile j, State state, bool analytic,
                           const std::optional<Tile>& bits) {
         const std::int64_t block_k = sizes.block_k;
@@ -72,7 +72,7 @@ void forward_program(const Options& options, const Features& features, std::span
                           expand_dims(j * block_k + iota(block_k, i64), 0),
                           first,
                           j * block_k};
-        // The checked mode wants to know which pairs exist.
+        // The checked mode needs to know which pairs exist.
         const auto existing = [&]() -> std::optional<Tile> {
             if (!options.interpret) return {};
             const Tile rows = place.q < array_extent(query, 2);
@@ -126,7 +126,7 @@ void forward_program(const Options& options, const Features& features, std::span
     const auto scan = [&] {
         State state = first_state();
         if (features.plan) {
-            // The plan knows the end of the arrays; what is given besides it still has to be
+            // The plan knows where the arrays end; masks given in addition to it are still to be
             // tested.
             const bool analytic = segments || options.right() >= 0 || options.window_left >= 0;
             const std::int64_t block_k = options.block_k;
@@ -164,7 +164,7 @@ void forward_program(const Options& options, const Features& features, std::span
         }
         return state;
     };
-    // On a GPU in one loop over short blocks, which holds fewer registers than those above.
+    // On a GPU one loop over short blocks takes fewer registers than the loops above.
     const auto scan_isolated = [&] {
         Options sizes = options;
         sizes.block_k = std::min<std::int64_t>(options.block_k, 16);
@@ -294,7 +294,7 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
     }
     if (features.sinks) call_options.dynamic[5] = {0};
     add_extras(features, call_options, names);
-    if (repairs) {  // these three are what they were where the program stores nothing
+    if (repairs) {  // these three keep their contents where the program stores nothing
         for (int output = 0; output < 3; ++output) {
             const auto input = static_cast<int>(names.size());
             call_options.in.push_back(call_options.out[output]);

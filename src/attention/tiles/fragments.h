@@ -1,12 +1,12 @@
-// Blocks of dQ in the order of a tensor core's accumulator, as parts of sums hold them.
+// Blocks of dQ in the order of a tensor core's accumulator, as the parts of dQ hold them.
 #pragma once
 
 #include "tilewright/lang.h"
 
 namespace tilewright::attn::tiles {
 
-/// A tile [rows, columns] as a line in the order of a tensor core's accumulator: 32 lanes hold
-/// neighbours, so that each of a warp's additions covers 128 bytes. The rest of the order is free.
+/// A tile [rows, columns] as a line in the order of a tensor core's accumulator: the 32 lanes of a
+/// warp hold adjacent elements, so that each of its additions covers 128 bytes.
 inline Tile in_fragments(const Tile& tile) {
     const std::int64_t rows = tile.dim(0) / 8, columns = tile.dim(1) / 8;
     const Tile pieces = transpose(reshape(tile, {rows, 8, columns, 8}), {0, 2, 1, 3});
@@ -14,7 +14,7 @@ inline Tile in_fragments(const Tile& tile) {
     return reshape(pairs, {tile.size()});
 }
 
-/// The inverse, for a tile of `columns`.
+/// The inverse, for a tile with `columns` columns.
 inline Tile from_fragments(const Tile& line, std::int64_t columns) {
     const std::int64_t rows = line.size() / columns;
     const Tile pairs = transpose(reshape(line, {line.size() / 64, 2, 8, 4}), {0, 2, 3, 1});

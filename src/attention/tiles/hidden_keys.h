@@ -1,5 +1,5 @@
-// Keys that no query of a tile attends, for engines whose results they reach where they are
-// infinite or NaN.
+// Keys that no query of a tile attends to, for engines in which infinities and NaN of such keys
+// reach the results.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 
 namespace tilewright::attn::tiles {
 
-/// What computes blocks of queries of a forward again whose result is infinite or NaN, in programs
-/// that keep such keys apart; to be called after the forward. Their kernels are compiled in the
-/// background meanwhile.
+/// Returns a function to call after the forward pass: it recomputes the blocks of queries whose
+/// results are infinite or NaN, with programs that isolate such keys. Their kernels are compiled in
+/// the background meanwhile.
 std::function<void()> repair(const AttentionSpec& spec, const AttentionBuffers& buffers);
-/// The same of a call or a packed sequence with features of the whole call.
+/// The same for a call or a packed sequence, with the features of the whole call.
 std::function<void()> repair(const AttentionSpec& spec, const AttentionBuffers& buffers,
                              const Features& features);
 

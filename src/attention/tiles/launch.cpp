@@ -1,4 +1,4 @@
-// Parts of calls, scratch, mask plans and the last inputs of tile programs.
+// Parts of calls, scratch, mask plans and the extra inputs of tile programs.
 #include "attention/tiles/launch.h"
 
 #include <algorithm>
@@ -76,7 +76,7 @@ Work sequence(const AttentionSpec& whole, const AttentionBuffers& all, std::size
 
 void for_each_sequence(const AttentionSpec& spec, const std::function<void(std::size_t)>& body,
                        bool independent) {
-    run::interrupt_recording();  // which sequences there are is not a matter of shapes
+    run::interrupt_recording();  // the number and lengths of sequences do not follow from shapes
     if (independent && !spec.on_gpu() && !spec.checked) {
         run::parallel_for(spec.sequences,
                           [&](std::int64_t n) { body(static_cast<std::size_t>(n)); });
@@ -132,7 +132,7 @@ Plan make_plan(const AttentionSpec& spec, const BlockMask& mask, const Options& 
     const std::int64_t before =
         spec.origin[0] * result.batch_rows + spec.origin[1] * result.head_rows;
     if (before == 0) return result;
-    const run::RecorderScope paused(nullptr);  // they are constants, as the plan is
+    const run::RecorderScope paused(nullptr);  // the headers are constants, as the plan is
     const std::int64_t rows = plan.headers.dim(0), fields = plan.headers.dim(1);
     result.headers = Tensor::zeros(plan.headers.dtype(), {before + rows, fields}, spec.device);
     result.headers.slice(0, before, rows).copy_from(plan.headers);
@@ -143,14 +143,14 @@ std::int64_t planned_queries(const AttentionSpec& spec, const BlockMask& mask,
                              const TilesConfig& config) {
     const std::int64_t least = config.options.block_q;
     AttentionSpec counted = spec;
-    counted.device = Device{};  // no copy of a plan that is only counted
+    counted.device = Device{};  // a plan that is only counted is not copied to a GPU
     const auto pairs = [&](std::int64_t block_q) {
         Options options = config.options;
         options.block_q = block_q;
         const auto plan = make_plan(counted, mask, options, false).plan;
         return static_cast<double>((plan->partial_tiles + plan->full_tiles) * block_q);
     };
-    const double most_pairs = spec.on_gpu() ? 1.2 : 1.05;  // what a pair costs less in larger tiles
+    const double most_pairs = spec.on_gpu() ? 1.2 : 1.05;  // pairs cost less in larger tiles
     std::int64_t block = config.most_queries;
     while (block > least && pairs(block) > most_pairs * pairs(least)) block /= 2;
     return std::max(block, least);

@@ -1,4 +1,4 @@
-// What the launches of tile programs share: parts of calls, scratch, mask plans, the last inputs.
+// What the launches of tile programs share: parts of calls, scratch, mask plans, extra inputs.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ namespace tilewright::attn::tiles {
 
 using run::cached;
 
-/// Hands out the workspace of a launch, piece by piece.
+/// Hands out the workspace of a launch piece by piece.
 class Scratch {
   public:
     explicit Scratch(Tensor workspace) : workspace_(std::move(workspace)) {}
 
     Tensor take(DType dtype, const Tensor::Dims& shape);
-    /// Bytes that `take` of such a tensor takes.
+    /// Bytes that `take` uses for such a tensor.
     static std::int64_t bytes(DType dtype, const Tensor::Dims& shape);
 
   private:
@@ -29,16 +29,16 @@ class Scratch {
     std::int64_t used_ = 0;
 };
 
-/// A call or a part of one.
+/// A call, or a part of one.
 struct Work {
     AttentionSpec spec;
     AttentionBuffers buffers;
 };
 
-/// One packed sequence of a call, as a call of its own; `result` and gradients included.
+/// One packed sequence of a call, as a call of its own, with its results and gradients.
 Work sequence(const AttentionSpec& spec, const AttentionBuffers& buffers, std::size_t n);
 
-/// Calls body(n) for every packed sequence; on the CPU, if they are `independent`, several at once.
+/// Calls body(n) for every packed sequence; `independent` ones run in parallel on the CPU.
 void for_each_sequence(const AttentionSpec& spec, const std::function<void(std::size_t)>& body,
                        bool independent = true);
 
@@ -46,18 +46,18 @@ void for_each_sequence(const AttentionSpec& spec, const std::function<void(std::
 Work part(const AttentionSpec& spec, const AttentionBuffers& buffers, std::int64_t b,
           std::int64_t batches, std::int64_t first, std::int64_t count);
 
-/// A mask as data for programs of these blocks; empty where there is none.
+/// A mask as data for programs with these blocks; empty if there is none.
 struct Plan {
     std::shared_ptr<const mask::MaskPlan> plan;
-    /// The plan's, after a row for each one that batches and heads before the first ones here would
-    /// have: programs count rows from those of the larger call.
+    /// The plan's headers, preceded by rows for the batches and heads of the larger call before the
+    /// first ones here: programs count rows from the start of that call.
     Tensor headers;
     std::int64_t batch_rows = 0, head_rows = 0;  ///< rows of headers per batch, per head
 };
 Plan make_plan(const AttentionSpec& spec, const BlockMask& mask, const Options& options,
                bool by_kv);
-/// The queries of a forward program with a mask as data: the most, unless these larger tiles would
-/// cover more pairs that do not attend.
+/// Queries of a forward program with a mask as data: the most allowed, unless such large tiles
+/// would cover too many masked pairs.
 std::int64_t planned_queries(const AttentionSpec& spec, const BlockMask& mask,
                              const TilesConfig& config);
 
@@ -69,7 +69,7 @@ inline bool has_long_queries(const AttentionSpec& spec) {
     return spec.query_length >= 64;
 }
 
-/// The tensors of the extra inputs of a program; `shift` where `Features::shifted`.
+/// The tensors of a program's extra inputs; `shift` if `Features::shifted`.
 std::vector<Tensor> extras(const AttentionSpec& spec, const AttentionBuffers& buffers,
                            const Features& features, const Plan& plan, const Tensor& shift = {});
 
@@ -77,11 +77,11 @@ std::vector<Tensor> extras(const AttentionSpec& spec, const AttentionBuffers& bu
 std::int64_t forward_workspace(const AttentionSpec& spec, const TilesConfig& config);
 std::int64_t backward_workspace(const AttentionSpec& spec, const TilesConfig& config);
 
-/// One call or sequence.
+/// Runs one call or sequence.
 void launch_forward(const AttentionSpec& spec, const TilesConfig& config,
                     const AttentionBuffers& buffers);
 
-/// Of a call with all of its packed sequences.
+/// Runs a call with all of its packed sequences.
 void launch_backward(const AttentionSpec& spec, const TilesConfig& config,
                      const AttentionBuffers& buffers);
 

@@ -17,7 +17,7 @@
 namespace tilewright::attn::tiles {
 namespace {
 
-/// The gradients of sinks and captures of all parts of a call, summed up in their order.
+/// The gradients of sinks and captures, added over all parts of a call in order.
 class SharedSums {
   public:
     SharedSums(const AttentionSpec& spec, const AttentionBuffers& buffers)
@@ -25,15 +25,14 @@ class SharedSums {
         for (const Tensor& total : buffers.captured_gradients) captured_.push_back({total});
     }
 
-    /// True when no part of the call adds anything.
+    /// True if no part of the call adds anything.
     bool is_empty() const {
         return !sinks_.total.defined() &&
                std::none_of(captured_.begin(), captured_.end(),
                             [](const Sum& sum) { return sum.total.defined(); });
     }
 
-    /// Where the gradient of the sinks of all heads from one part is to be written, for
-    /// `add_sinks` to add it.
+    /// Where a part writes the gradient of the sinks of all heads, which `add_sinks` then adds.
     Tensor sinks_part() const {
         const Tensor& total = sinks_.total;
         return sinks_.used ? Tensor::empty(dtype_, total.shape(), total.device()) : total;
@@ -57,7 +56,7 @@ class SharedSums {
         }
     }
 
-    /// Zeros where nothing was added.
+    /// Clears the sums to which nothing was added.
     void finish() const {
         if (sinks_.total.defined() && !sinks_.used) run::clear(sinks_.total);
         for (const Sum& sum : captured_) {
@@ -71,13 +70,13 @@ class SharedSums {
         bool used = false;
     };
 
-    /// Over the first dimension, in order.
+    /// Sums over the first dimension, in order.
     void sum_rows(const Options& options, const Tensor& rows, const Tensor& sum) const {
         const Call call =
             cached(std::tuple(options, dtype_), [&] { return sum_copies(options, dtype_); });
         call.into({sum}, {rows});
     }
-    /// By kernels alone, also for what copies, so that it can be recorded.
+    /// Uses only kernels, even for copies, so that it can be recorded.
     void add(const Options& options, const Tensor& total, const Tensor& part) const {
         const std::int64_t size = total.size();
         const Tensor pair = Tensor::empty(dtype_, {2, size}, total.device());
@@ -88,10 +87,11 @@ class SharedSums {
 
     DType dtype_;
     Sum sinks_;
-    std::vector<Sum> captured_;  ///< by capture; undefined where there is no gradient
+    std::vector<Sum> captured_;  ///< by capture; undefined if it has no gradient
 };
 
-/// f32 or f64 parts of dQ of a part of a call: in the order of accumulators, or row by row.
+/// The shape of dQ's f32 or f64 parts in a part of a call: in the order of accumulators, or row by
+/// row.
 Tensor::Dims parts_shape(const AttentionSpec& spec, const Options& options) {
     const std::int64_t splits = num_splits(options.gpu, spec.batch, spec.kv_heads, spec.kv_length);
     if (!options.fragments) {
@@ -102,7 +102,7 @@ Tensor::Dims parts_shape(const AttentionSpec& spec, const Options& options) {
             options.block_q * spec.head_dim};
 }
 
-/// Copies of the gradient of a captured array.
+/// The shape of the copies of a captured array's gradient.
 Tensor::Dims copies_shape(const AttentionSpec& spec, const Options& options,
                           const GradientBuffer& buffer) {
     const std::int64_t splits = num_splits(options.gpu, spec.batch, spec.kv_heads, spec.kv_length);
@@ -111,7 +111,7 @@ Tensor::Dims copies_shape(const AttentionSpec& spec, const Options& options,
     return shape;
 }
 
-/// What the main program reads of each row; `shift` where `Features::shifted`.
+/// What the main program reads for each row; `shift` if `Features::shifted`.
 struct Rows {
     Tensor log2_sum, delta, shift;
 };
@@ -205,7 +205,7 @@ void run(const AttentionSpec& spec, const AttentionBuffers& b, const TilesConfig
     if (options.query_gradient) sum.into({b.query_gradient}, {parts});
 }
 
-/// Without keys the sink is all of the softmax: only lse depends on it.
+/// Without keys the softmax consists of the sink alone, and only lse depends on it.
 void backward_without_keys(const AttentionSpec& spec, const AttentionBuffers& b,
                            const Options& options, SharedSums& shared) {
     for (const Tensor& gradient : {b.query_gradient, b.key_gradient, b.value_gradient}) {
@@ -226,7 +226,8 @@ Tensor::Dims rows_shape(const AttentionSpec& spec) {
     return {spec.batch, spec.query_heads, spec.query_length};
 }
 
-/// May a row have an lse that is too large for probabilities? A recording is repeated with others.
+/// May a row's lse be too large to compute probabilities from? A recording is replayed with other
+/// values.
 bool may_have_large_rows(const AttentionSpec& spec, const Tensor& lse) {
     if (spec.on_gpu()) return false;
     if (run::Recorder::current() != nullptr) return true;
@@ -239,7 +240,7 @@ bool may_have_large_rows(const AttentionSpec& spec, const Tensor& lse) {
     return sums == f64 ? has(all.data<double>(), all.size()) : has(all.data<float>(), all.size());
 }
 
-/// The lse of scores minus a shift of their row: the largest score where scores are large, else 0.
+/// The lse of scores minus a shift for each row: the largest score if scores are large, else 0.
 struct ShiftedLse {
     Tensor shift, lse;
 };
@@ -257,7 +258,7 @@ ShiftedLse shift_large_rows(const AttentionSpec& spec, const TilesConfig& config
     return {results[0], results[1]};
 }
 
-/// A call, or a packed sequence of one.
+/// Runs a call, or one of its packed sequences.
 void launch_sequence(const AttentionSpec& spec, const TilesConfig& config,
                      const AttentionBuffers& b, SharedSums& shared) {
     const Options& options = config.options;

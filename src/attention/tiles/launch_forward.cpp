@@ -19,7 +19,7 @@ void append(std::vector<Tensor>& list, const std::vector<Tensor>& tail) {
     list.insert(list.end(), tail.begin(), tail.end());
 }
 
-/// Shapes of what the chunks of the keys leave (decode.h): the sums of values, three numbers per
+/// Shapes of the results of decode's chunks (decode.h): the sums of values, and three numbers per
 /// row.
 struct DecodeParts {
     Tensor::Dims out, rows;
@@ -66,7 +66,7 @@ void decode(const AttentionSpec& spec, const TilesConfig& config, const Attentio
                  {out, max, mark, sum, sinks});
 }
 
-/// Rows without a key: 0, or the sink alone.
+/// Rows without a key: 0, or only the sink.
 void forward_without_keys(const AttentionSpec& spec, const AttentionBuffers& buffers) {
     const AttentionOutput& result = buffers.result;
     result.out.fill(0);
@@ -128,7 +128,7 @@ void launch_forward(const AttentionSpec& spec, const TilesConfig& config,
         options.block_q = planned_queries(spec, buffers.block_mask, config);
     }
     const Plan plan = make_plan(spec, buffers.block_mask, options, false);
-    // Programs of warpgroups have one form of their loop.
+    // Programs for warpgroups have only one form of their loop.
     std::function<void()> finish;
     if (options.guarded) {
         options.isolation = Isolation::none;

@@ -1,4 +1,5 @@
-// Block ranges and element masks of causal, window and segment attention.
+// The choice of blocks on GPUs; block ranges and element masks of causal, window and segment
+// attention.
 #include "attention/tiles/options.h"
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace tilewright::attn::tiles {
 
 namespace {
 
-/// Halves blocks until `rows` tiles of as many rows, and `pair_bytes` for each pair, are in shared
-/// memory at once.
+/// Halves blocks until shared memory holds `rows` query tiles, as many key tiles, and `pair_bytes`
+/// for each pair.
 void fit_gpu_blocks(Options& options, const GpuProblem& problem, int rows, int pair_bytes) {
     constexpr std::int64_t kLeast = 4, kReductions = 1024;
     const auto widest = static_cast<std::uint64_t>(std::max(problem.head_dim, problem.value_dim));
@@ -28,7 +29,8 @@ void fit_gpu_blocks(Options& options, const GpuProblem& problem, int rows, int p
     }
 }
 
-/// Of f32, f64 and long rows. Eight warps: the sums of dK and dV fill the registers of four.
+/// Backward blocks for f32, f64 and long rows. Eight warps, since the sums of dK and dV fill the
+/// registers of four.
 void use_blocks_of_large_rows(Options& options, const GpuProblem& problem) {
     const int size = size_of(problem.dtype);
     const std::int64_t row_bytes = std::max(problem.head_dim, problem.value_dim) * size;
@@ -41,26 +43,26 @@ void use_blocks_of_large_rows(Options& options, const GpuProblem& problem) {
         const bool few = row_bytes <= 256 && problem.products != Products::tf32 && !problem.tested;
         if (few) options.num_warps = 4;
     }
-    // Q, K, V and dO; P and dS, and parts of sums between warps.
+    // Q, K, V and dO; P and dS; partial sums exchanged between warps.
     fit_gpu_blocks(options, problem, 2, 2 * size + 6);
 }
 
-/// Of f32 in rows of up to 128 columns.
+/// f32 with rows of up to 128 columns?
 bool is_short_f32(const GpuProblem& problem) {
     return problem.dtype == f32 && std::max(problem.head_dim, problem.value_dim) <= 128;
 }
 
-/// The forward pass of such a problem: as large as registers hold, while programs fill the GPU.
+/// Forward blocks for such problems: as large as registers allow while programs fill the GPU.
 void use_f32_blocks(Options& options, const GpuProblem& problem) {
     constexpr std::int64_t kLeast = 32;
-    // Operands of tensor cores take registers: 64 keys of 128 columns want eight warps.
+    // Operands of tensor cores take registers: 64 keys of 128 columns need eight warps.
     const bool is_large =
         problem.products != Products::ieee && std::max(problem.head_dim, problem.value_dim) > 64;
     options.block_q = is_large ? 128 : 64;
     options.block_k = 64;
     options.num_warps = is_large ? 8 : 4;
-    // Fewer queries where one block holds them, or where all programs run at the same time: it is
-    // the queries of one program that the call waits for.
+    // Fewer queries if one block holds all of them, or if all programs run at the same time: then
+    // the call takes as long as the queries of one program.
     const auto suffices = [&](std::int64_t queries) {
         return queries >= problem.query_length ||
                problem.heads * ceil_div(problem.query_length, queries) <= problem.multiprocessors;
@@ -98,12 +100,12 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     if (is_short_f32(problem)) {
         use_f32_blocks(options, problem);
     } else {
-        // Tensor cores want 16 rows for each of four warps.
+        // Tensor cores need 16 rows for each of four warps.
         options.block_q = row_bytes > 256 ? 32 : 64;
         options.block_k = row_bytes > 512 ? 16 : row_bytes > 256 ? 32 : 64;
     }
     if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);
-    // Q, and K and V in turn; probabilities.
+    // Q, then K and V one after the other; probabilities.
     fit_gpu_blocks(options, problem, 1, size + 4);
 }
 
@@ -113,10 +115,10 @@ bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int
     const std::int64_t padded_rows = std::bit_ceil(static_cast<std::uint64_t>(rows));
     const std::int64_t padded = std::bit_ceil(static_cast<std::uint64_t>(widest));
     const int size = size_of(problem.dtype);
-    // A program has few queries and waits for memory: 32 KiB of keys are on their way at a time.
+    // A program has few queries and waits for memory, so it keeps 32 KiB of keys in flight.
     std::int64_t keys = options.block_k;
     if (is_short_f32(problem)) keys = widest > 64 ? 64 : 128;
-    // Queries, K and V in turn; probabilities; sums over rows.
+    // Queries, then K and V one after the other; probabilities; sums over rows.
     const auto fits = [&](std::int64_t block) {
         return (padded_rows + block) * padded * size + padded_rows * block * size + kReductions +
                    padded_rows * kReductionsOfRow <=
@@ -130,7 +132,7 @@ bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int
 }
 
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
-    // Shared memory of a program with 128 keys of 128 columns, or 128 queries and keys of 64.
+    // Shared memory of a program with 128 keys of 128 columns, or with 128 queries and keys of 64.
     constexpr int kSharedOfLargeBlocks = 160 * 1024;
     const std::int64_t widest = std::max(problem.head_dim, problem.value_dim);
     options.gpu = true;
@@ -143,7 +145,7 @@ void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
         // Twice the products for each block of queries that is read.
         if (is_narrow && long_keys && !problem.tested) options.block_k = 128;
     } else if (problem.deterministic) {
-        // Each element of dQ is added to once for a block of keys, in memory far away.
+        // Each element of dQ is added to once per block of keys, in distant memory.
         options.num_warps = 8;
         if (!long_keys || !(has_room || is_narrow)) return;
         options.block_k = 128;
@@ -152,7 +154,7 @@ void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
         options.num_stages = 1;
     } else if (!problem.tested && is_narrow) {
         if (long_queries) options.block_q = 128;
-        options.num_stages = 1;  // two programs on a multiprocessor instead
+        options.num_stages = 1;  // so that two programs fit a multiprocessor
     } else if (!problem.tested && long_keys && has_room) {
         options.block_k = 128;
         options.num_warps = 8;
@@ -241,7 +243,7 @@ Exponent::Exponent(double unit, DType sums, DType probabilities)
       marks_offsets_(factor_ <= 1),
       power_(std::exp2(marks_offsets_ ? std::ceil(std::log2(factor_))
                                       : std::floor(std::log2(factor_)))),
-      // Half an ulp of it is 64, or 8 where 2^64 is no number.
+      // Half an ulp of it is 64, or 8 where 2^64 is not representable.
       largest_(probabilities == f64   ? 0x1p60
                : probabilities == f16 ? 0x1p28
                                       : 0x1p30) {}
@@ -277,8 +279,8 @@ Tile Exponent::high(const Tile& mark) const {
 
 Tile Exponent::decay(const Tile& mark, const Tile& later, bool approx) const {
     if (marks_offsets_) return exp2(mark - later, approx);
-    // Offsets of large scores are smaller than those of others would be, so that such a difference
-    // is one of products, which may be infinite.
+    // A large score has a smaller offset than the usual factor would give it. So unless both marks
+    // are large, their products with that factor are subtracted; these may be infinite.
     return exp2(where(is_large(mark) & is_large(later), (mark - later) * power_,
                       mark * factor_ - later * factor_),
                 approx);

@@ -1,4 +1,4 @@
-// What the attention tile programs are specialised by, and the block ranges that a mask leaves.
+// What attention's tile programs are specialised for, and the block ranges that a mask leaves.
 #pragma once
 
 #include <compare>
@@ -9,12 +9,13 @@
 
 namespace tilewright::attn::tiles {
 
-/// How a forward program for GPUs keeps infinities and NaN of keys that none of its queries attends
-/// from the others.
+/// How a forward program on a GPU keeps infinities and NaN of keys that none of its queries attends
+/// to away from its results.
 enum class Isolation : std::uint8_t {
-    inside,  ///< by a second form of its loops, which runs where its result has some
+    inside,  ///< a second form of its loops runs if results are infinite or NaN
     none,
-    repair,  ///< it only computes what another program left infinite or NaN, by that second form
+    repair,  ///< it only recomputes what another program left infinite or NaN, with that second
+             ///< form
 };
 
 /// Constants of one traced attention program. Everything else (batch, heads, lengths, strides)
@@ -27,19 +28,18 @@ struct Options {
     std::int64_t group = 1;          ///< query heads per kv head
     std::int64_t block_q = 64;
     std::int64_t block_k = 128;
-    /// Keys of a block that a diagonal crosses; 0: block_k, which it divides. Smaller ones leave
-    /// fewer pairs that do not attend.
+    /// Keys of a block that a diagonal crosses; it divides block_k; 0: block_k. Smaller blocks
+    /// cover fewer masked pairs.
     std::int64_t edge_k = 0;
     bool interpret = false;  ///< checked mode
-    /// With a score mod the scale goes into the queries (forward) or keys (backward) instead of
-    /// each score.
+    /// With a score mod, the scale is applied to the queries (forward) or keys (backward) instead
+    /// of to each score.
     bool scale_operand = false;
-    /// Backward on a GPU: dQ lies in the order of accumulators, and additions to it wait for
-    /// nothing.
+    /// Backward on a GPU: dQ is in the order of accumulators, and additions to it are asynchronous.
     bool fragments = false;
-    /// With it: one program per block of keys, and all add to one dQ, in the order they come. Else
-    /// each program walks over blocks of keys and has a dQ of its own, whose elements one thread
-    /// adds to, in its order: the same bits in every run.
+    /// With `fragments`: one program per block of keys, and all add to one dQ in the order in which
+    /// they come. Otherwise each program loops over blocks of keys and has a dQ of its own, each
+    /// element of which one thread adds to in order: the same bits in every run.
     bool unordered = false;
     /// Backward on a GPU: a program of blocks of keys for dK and dV, which visits `step_q` queries
     /// at a time, and one of blocks of queries for dQ, which visits `step_k` keys. Two products
@@ -49,55 +49,55 @@ struct Options {
     /// Forward: not attention, but what the backward pass wants of rows with large scores
     /// (`row_sums`).
     bool row_sums = false;
-    /// Backward: what is wanted; the rest is not computed.
+    /// Backward: which gradients are wanted; the others are not computed.
     bool query_gradient = true, key_gradient = true, value_gradient = true;
     bool gpu = false;  ///< for a GPU
     Products products = Products::ieee;
-    /// Every block of keys is masked in one loop: masks are skipped where they hold for a block.
+    /// One loop masks every block of keys, but skips the mask for blocks that need none.
     bool guarded = false;
     Isolation isolation = Isolation::inside;
-    int num_warps = 0, num_stages = 0;  ///< of a GPU; 0: chosen by what a program holds
+    int num_warps = 0, num_stages = 0;  ///< on a GPU; 0: chosen by what a program holds
 
     /// Largest kv - q that attends: 0 when causal; -1: unbounded.
     std::int64_t right() const { return causal ? 0 : window_right; }
     auto operator<=>(const Options&) const = default;
 };
 
-/// What decides about the blocks of a GPU's programs.
+/// What the blocks of programs on a GPU depend on.
 struct GpuProblem {
     DType dtype = f32;
     std::int64_t heads = 1;  ///< batch times query heads
     std::int64_t head_dim = 0, value_dim = 0, query_length = 0, kv_length = 0;
-    bool tested = false;  ///< pairs one by one: by a mask as data or a mod that reads positions
+    bool tested = false;  ///< pair by pair: by a mask as data or a mod that reads positions
     bool deterministic = true;
-    int shared_bytes = 0;     ///< that a thread block may have
-    int multiprocessors = 0;  ///< 0: not known
-    bool wgmma = false;       ///< products by warpgroups, which nothing in the program forbids
+    int shared_bytes = 0;     ///< available to a thread block
+    int multiprocessors = 0;  ///< 0: unknown
+    bool wgmma = false;       ///< products by warpgroups, if nothing in the program rules them out
     Products products = Products::ieee;  ///< other than ieee: tensor cores multiply f32
 };
 
-/// Chooses blocks that a thread block's registers and shared memory hold, for the forward pass and
-/// what the backward pass starts from.
+/// Chooses blocks that fit a thread block's registers and shared memory, for the forward pass and
+/// as the backward's starting point.
 void use_gpu_blocks(Options& options, const GpuProblem& problem);
-/// Halves blocks until shared memory holds what a program of either pass is sure to want.
+/// Halves blocks until shared memory holds what a program of that pass certainly needs.
 void fit_gpu_blocks(Options& options, const GpuProblem& problem, bool backward);
-/// After `use_gpu_blocks`: blocks of keys and warps of programs that split the keys among them
-/// (`decode`), with `rows` queries each. False, and no change, where shared memory does not hold
-/// the rows.
+/// After `use_gpu_blocks`: blocks of keys and warps for programs that split the keys among them
+/// (`decode`), with `rows` queries each. False, without changes, if the rows do not fit shared
+/// memory.
 bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int64_t rows);
-/// The same as `use_gpu_blocks`, with warps and stages, for the backward pass.
+/// Like `use_gpu_blocks`, with warps and stages, for the backward pass.
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem);
 /// Blocks of the separate programs of the backward pass, where warpgroups take them.
 bool use_separate_blocks(Options& options, const GpuProblem& problem);
 
-/// Blocks [begin, end) of a loop: those in [full_begin, full_end) need no mask but for segments.
+/// Blocks [begin, end) of a loop; those in [full_begin, full_end) need no mask except for segments.
 struct BlockRange {
     Tile begin, full_begin, full_end, end;
 };
 
 /// kv blocks that the queries [first, first + block_q) attend to among kv_length keys.
 BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length);
-/// Query blocks that attend to the keys [first, first + block_k). `no_keys`: all of these may lie
+/// Query blocks that attend to the keys [first, first + block_k). `no_keys`: these keys may all lie
 /// past kv_length.
 BlockRange query_blocks(const Options& options, Tile first, Tile query_length, Tile kv_length,
                         bool no_keys);
@@ -109,11 +109,11 @@ Tile attends(const Options& options, const Tile& q, const Tile& kv, Tile kv_leng
 Tile attends(const Options& options, Tile query_positions, Tile kv_positions, Tile kv_length,
              bool segments, Tile query_ids, Tile kv_ids);
 
-/// lse from here on has no digits after the point: no probabilities follow from it.
+/// From here on an lse has no digits after the point, so no probabilities follow from it.
 inline double largest_lse(DType sums) {
     return sums == f64 ? 0x1p53 : 0x1p24;
 }
-/// From here on probabilities that follow from an lse of f32 are off by 0.1% and more.
+/// From here on probabilities computed from an f32 lse are off by 0.1% or more.
 inline constexpr double kInexactLse = 0x1p14;
 
 /// Type of statistics and sums: f64 for f64, else f32.
@@ -124,31 +124,32 @@ inline DType accumulator(DType dtype) {
 inline constexpr double kLog2E = 1.44269504088896340736;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-/// Probabilities of a row are exp2(score * factor - offset), its offset being the largest score
-/// times the factor. That product is rounded, which changes all probabilities by one factor that
-/// the row's sums share, as long as it is a number of the type of the probabilities. Where it would
-/// not be, the factor is a power of two near it, by which nothing is rounded; scores that differ
-/// give products that differ by 64 at least there (f16: 16), so that only their order matters.
+/// Probabilities of a row are exp2(score * factor - offset), where the offset is the largest score
+/// times the factor. That product is rounded, which multiplies all probabilities by one common
+/// factor, as long as that factor fits the type of the probabilities. Where it would not, a nearby
+/// power of two takes the factor's place, with which nothing is rounded. Different scores then give
+/// products that differ by at least 64 (f16: 16), so that only their order matters.
 ///
-/// A row's running maximum is kept as its `mark`, from which the rest follows. Before any score it
-/// is the lowest finite number, so that a masked score of -inf minus it is -inf and not NaN.
+/// A row's running maximum is kept as its `mark`, from which the rest follows. Before the first
+/// score it is the lowest finite number, so that a masked score of -inf minus it is -inf and not
+/// NaN.
 class Exponent {
   public:
-    /// Of scores times `unit` > 0; `sums`, `probabilities`: their types.
+    /// For scores times `unit` > 0; `sums` and `probabilities` are the types of these.
     Exponent(double unit, DType sums, DType probabilities);
 
     /// May scores be multiplied by `scale` here, as the unit? For a few scales above 0.69 the power
-    /// would turn finite scores into infinite ones.
+    /// of two would turn finite scores into infinite ones.
     static bool takes(double scale);
 
     Tile first_mark(std::int64_t rows) const;
-    /// Of the mark so far and the largest of further scores.
+    /// The mark after further scores, from the mark so far and the largest of them.
     Tile next_mark(const Tile& mark, const Tile& high) const;
     Tile factor(const Tile& mark) const;
     Tile offset(const Tile& mark) const;
     /// The largest score.
     Tile high(const Tile& mark) const;
-    /// What sums by one mark are multiplied with for a later one.
+    /// The factor for sums that were taken with one mark when a later mark replaces it.
     Tile decay(const Tile& mark, const Tile& later, bool approx) const;
 
   private:
@@ -157,16 +158,16 @@ class Exponent {
 
     DType sums_;
     double factor_;
-    /// The power of two is the next one above the factor and at most 1: then marks are offsets,
-    /// which grow with the scores. Else it is the one below, so that offsets are finite, and marks
-    /// are scores.
+    /// The power of two is the next one above the factor, and at most 1: marks are then offsets,
+    /// which grow with the scores. Otherwise it is the one below, so that offsets are finite, and
+    /// marks are scores.
     bool marks_offsets_;
-    double power_, largest_;  ///< largest offset that has been rounded
+    double power_, largest_;  ///< largest offset that may be rounded
 };
 
-/// The exponent of a program's scores: are they scaled by it?
+/// Does the exponent of a program scale its scores?
 inline bool scales_in_exponent(const Options& options, bool score_mod) {
-    // Its factor is positive, and a mod wants to see scaled scores.
+    // The factor must be positive, and a mod needs scaled scores.
     return !score_mod && options.scale > 0 && Exponent::takes(options.scale);
 }
 

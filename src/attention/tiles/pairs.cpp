@@ -1,4 +1,4 @@
-// Mods, dropout and plan rows inside attention programs.
+// Mods, dropout and rows of plans in attention programs.
 #include "attention/tiles/pairs.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// high + low is x but for its last 8 bits.
+/// high + low is x without its last 8 bits.
 struct Halves {
     Tile high, low;
 };
@@ -32,7 +32,7 @@ Halves halves(const Tile& x) {
     return {high, where(abs(rounded) == kInfinity, 0.0, x - rounded).to(bf16)};
 }
 
-/// The block of an array that belongs to the pairs, broadcast against them.
+/// The block of an array that belongs to the pairs, broadcast to their shape.
 Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
     std::vector<RefIndex> indices;
     int query_axis = -1, key_axis = -1, axis = 0;
@@ -62,8 +62,8 @@ Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
     return query_axis < key_axis ? block : transpose(block);
 }
 
-/// The mod in fewer instructions for a pair, by what is known of batch, head and positions: all fit
-/// 31 bits, as every tensor's extents do here.
+/// The mod with fewer instructions per pair, from what is known of batch, head and positions: all
+/// fit 31 bits, as all extents of tensors do here.
 ir::Function reduced(ir::Function function, bool long_positions, bool gpu) {
     constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
     const std::int64_t last = long_positions ? kLargest : kShortPositions;
@@ -71,16 +71,16 @@ ir::Function reduced(ir::Function function, bool long_positions, bool gpu) {
     for (ir::Value parameter : function.parameters()) {
         if (function.is_ref(parameter) || function.type(parameter).dtype != i64) continue;
         ranges[parameter] = ir::Interval::integers(0, ranges.size() < 2 ? kLargest : last);
-        if (ranges.size() == 4) break;  // what follows was read from arrays
+        if (ranges.size() == 4) break;  // later integers were read from arrays
     }
     ir::narrow(function, ranges);
-    // A CPU's superinstructions make the cast of an affine position themselves.
+    // On a CPU, superinstructions cast affine positions themselves.
     if (gpu) ir::float_sums(function, ranges);
     return function;
 }
 
-/// Does the function read these two values only to subtract one from the other, in types that hold
-/// them and what they are when counted from elsewhere?
+/// Does the function use these two values only to subtract one from the other, in types that can
+/// hold them even when they are counted from another origin?
 bool reads_difference(const ir::Function& function, ir::Value first, ir::Value second,
                       bool long_positions) {
     const auto holds = [&](DType dtype) {
@@ -89,7 +89,7 @@ bool reads_difference(const ir::Function& function, ir::Value first, ir::Value s
     std::map<ir::Value, ir::Value> origins{{first, first}, {second, second}};
     bool only = true;
     ir::walk(function.body, [&](const ir::Instruction& instruction) {
-        std::vector<ir::Value> read;  // which of the two
+        std::vector<ir::Value> read;  // which of the two values
         for (ir::Value operand : instruction.operands) {
             if (const auto at = origins.find(operand); at != origins.end()) {
                 read.push_back(at->second);
@@ -123,7 +123,7 @@ Tile product(const Options& options, const Tile& a, const Tile& b, const DotOpti
     DotOptions ours = dot_options;
     if (options.products == Products::tf32) ours.precision = Precision::tf32;
     if (options.products != Products::bf16x3) return dot(a, b, ours);
-    // The small products first; that of both low halves is below the bits that are kept.
+    // The small products come first; that of both low halves is below the bits that are kept.
     const Halves left = halves(a), right = halves(b);
     ours.acc = dot(left.low, right.high, ours);
     ours.acc = dot(left.high, right.low, ours);
@@ -139,7 +139,7 @@ Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, b
     const auto meets = [&](const Tile& kind) {
         return dot(pairs, where(kind, one, zero), options) > 0;
     };
-    // NaN is neither above nor below.
+    // NaN fails both comparisons, so it counts as both infinities.
     const Tile up = meets((x < kInfinity) == constant(false, boolean)),
                down = meets((x > -kInfinity) == constant(false, boolean));
     const double both = std::nan(""), one_sign = positive ? kInfinity : both;
@@ -176,7 +176,7 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<B
         parameters.begin() + 2);
     if (reads_difference(mod, parameters[at_query], parameters[at_query + 1],
                          features_.long_positions)) {
-        // Counted from the block's first key, keys are the same in every block.
+        // Counted from the block's first key, the keys of every block are the same.
         arguments[at_query] = at.q - at.first_kv;
         const bool along_rows = at.kv.dim(1) == 1;
         arguments[at_query + 1] =

@@ -17,25 +17,26 @@ struct Place {
     Tile first_q, first_kv;
 };
 
-/// The tiles of a plan's row: `partial` runs on (tile index, bits), `full` on the tile index.
+/// The entries of a plan's row: `partial` has (tile index, bits), `full` has runs (tile index,
+/// count).
 struct PlanRow {
     Tile partial_begin, partial_end, full_begin, full_end;  ///< entries of the lists
 };
 
-/// Extent of a dimension of the whole array of a Ref, i64.
+/// Extent of a dimension of a Ref's whole array, i64.
 Tile array_extent(const Ref& ref, int dim);
 
-/// dot(a, b) as the options say that products of f32 are computed.
+/// dot(a, b), with f32 products as the options say.
 Tile product(const Options& options, const Tile& a, const Tile& b, const DotOptions& dot_options);
 
-/// dot(weights, x) in which pairs that `attends` leaves out contribute nothing, even where x is
-/// infinite or NaN: the products of finite numbers, and what the others make of a sum. The options
-/// are those of both products; weights and `attends` have one shape. `positive`: no weight is below
-/// 0, and infinities of one sign are no NaN.
+/// dot(weights, x) in which pairs that `attends` excludes contribute nothing, even where x is
+/// infinite or NaN: the products of finite numbers, plus the effect of the others on the sum.
+/// `options` apply to all products; weights and `attends` have the same shape. `positive`: no
+/// weight is negative, so infinities of one sign do not give NaN.
 Tile dot_of_attending(const Tile& weights, const Tile& x, const Tile& attends, bool positive,
                       DotOptions options);
 
-/// x with rows of 0 for keys that `attends` [queries, keys] leaves out for every query.
+/// x with rows of 0 for keys that `attends` [queries, keys] excludes for every query.
 Tile rows_that_any_attends(const Tile& x, const Tile& attends);
 
 /// x with 0 for infinities and NaN.
@@ -46,22 +47,23 @@ Tile any_not_finite(const Tile& x);
 
 class Pairs {
   public:
-    /// `extras`: the Refs that `add_extras` made, among them.
+    /// `extras` are the Refs that `add_extras` made.
     Pairs(const Options& options, const Features& features, std::span<const Ref> extras)
         : options_(options), features_(features), extras_(extras) {}
 
-    /// Index of the mods' batch and head from the program's.
+    /// The batch and head that mods see, from those of the program.
     Tile batch(Tile b) const { return from_origin(b, 0); }
     Tile head(Tile h) const { return from_origin(h, 1); }
 
-    /// Keys that there are of `extent` in the arrays, for this program's batch.
+    /// The number of keys for this program's batch, of `extent` in the arrays.
     Tile kv_length(Tile extent) const;
 
-    /// score_mod; `attends`: pairs whose captures must be inside, for the checked mode.
+    /// Applies the score mod; `attends`: pairs whose captures must be in bounds, for the checked
+    /// mode.
     Tile score(Tile scaled, const Place& at, const std::optional<Tile>& attends) const;
-    /// mask_mod.
+    /// Applies the mask mod.
     Tile mask(const Place& at, const std::optional<Tile>& attends) const;
-    /// 1 / (1 - dropout) where a probability is kept, else 0; of the score's dtype.
+    /// 1 / (1 - dropout) where a probability is kept, else 0; in `dtype`.
     Tile keep(const Place& at, DType dtype) const;
     /// The results of the score mod's derivative.
     std::vector<Tile> score_gradient(const ScoreDerivative& derivative, Tile scaled,

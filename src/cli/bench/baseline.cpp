@@ -1,4 +1,4 @@
-// Helper process and dlopen'ed library of `bench --baseline`.
+// Helper processes and dlopened libraries for `bench --baseline`.
 #include "cli/bench/baseline.h"
 
 #include <dlfcn.h>
@@ -23,23 +23,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A child process that answers each line written to it with one line. It takes one job after the
-/// other: starting it costs seconds.
+/// A child process that answers each line written to it with one line. It runs several jobs in
+/// sequence, because starting it takes seconds.
 class HelperProcess {
   public:
     explicit HelperProcess(const std::vector<std::string>& command) {
         int to_child[2], from_child[2];
-        // Close-on-exec: a helper must not hold the pipes of another one open.
+        // Close-on-exec: a helper must not keep the pipes of another one open.
         if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(from_child, O_CLOEXEC) != 0)
             user_error("bench", "expected to open a pipe to the baseline but the system refused");
         pid_ = fork();
         if (pid_ == 0) {
             dup2(to_child[0], STDIN_FILENO);
             dup2(from_child[1], STDOUT_FILENO);
-            // Idle OpenMP workers must not spin: they would slow down whatever is timed next to
-            // them.
+            // Idle OpenMP workers must not spin, which would slow down other variants.
             setenv("OMP_WAIT_POLICY", "passive", 1);
-            // One thread of its own compiles; helpers are many where they are prepared together.
+            // Each helper compiles on one thread, because many may be prepared at once.
             setenv("TORCHINDUCTOR_COMPILE_THREADS", "1", 0);
             std::vector<char*> arguments;
             for (const std::string& word : command)
@@ -50,7 +49,7 @@ class HelperProcess {
         }
         close(to_child[0]);
         close(from_child[1]);
-        // A helper that died shows as an empty answer, not as a signal.
+        // If a helper dies, the answer is empty and no signal is raised.
         signal(SIGPIPE, SIG_IGN);
         input_ = fdopen(to_child[1], "w");
         output_ = fdopen(from_child[0], "r");
@@ -67,7 +66,7 @@ class HelperProcess {
         fmt::print(input_, "{}\n", line);
         fflush(input_);
     }
-    /// The next answer without its newline; empty when the helper has ended.
+    /// The next answer without its newline; empty if the helper has ended.
     std::string answer() {
         std::string result;
         int c = fgetc(output_);
@@ -103,14 +102,14 @@ std::string python(const fs::path& root) {
     return "python3";
 }
 
-/// A helper that was given its job, and what it answered.
+/// A helper with a job, and its answer.
 struct PreparedHelper {
     std::shared_ptr<HelperProcess> process;
     std::string answer;
 };
 
-/// A helper that has been given the job: an idle one or a new one. It is idle again once nobody
-/// refers to it.
+/// A helper, idle or new, that has been given the job. It becomes idle when the last reference to
+/// it is gone.
 std::shared_ptr<HelperProcess> with_job(const fs::path& root, const nlohmann::json& job,
                                         const std::string& script) {
     static std::multimap<std::string, std::unique_ptr<HelperProcess>> idle;
@@ -129,7 +128,7 @@ std::shared_ptr<HelperProcess> with_job(const fs::path& root, const nlohmann::js
             }};
 }
 
-/// By job.
+/// Prepared helpers by job.
 std::map<std::string, PreparedHelper>& prepared_helpers() {
     static std::map<std::string, PreparedHelper> helpers;
     return helpers;
@@ -150,7 +149,7 @@ void* onednn_function(const char* name) {
     return function;
 }
 
-/// The matrices of a product of `In` to `Out`.
+/// The matrices of a product of `In` that gives `Out`.
 template <typename In, typename Out>
 struct Matrices {
     Matrices(std::int64_t m, std::int64_t n, std::int64_t k)
@@ -185,7 +184,7 @@ void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
     try {
         root = checkout("torch");
     } catch (const UserError&) {
-        return;  // python_baseline says so
+        return;  // python_baseline reports it
     }
     std::map<std::string, PreparedHelper>& helpers = prepared_helpers();
     for (const nlohmann::json& job : jobs)

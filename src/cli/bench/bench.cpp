@@ -28,15 +28,15 @@ struct Options {
     bool no_check = false, causal = false, graphs = false;
 };
 
-/// An operation that `bench` measures.
+/// An operation that `bench` can measure.
 struct Benchmark {
     std::string name;
     void (*on_cpu)(const BenchOptions&, Report&);
-    void (*on_gpu)(const BenchOptions&, Report&);  ///< null: none
-    std::vector<std::string> reads;  ///< options, of those that some operations ignore
+    void (*on_gpu)(const BenchOptions&, Report&);  ///< null if there is none
+    std::vector<std::string> reads;  ///< options that it uses, of those that others ignore
 };
 
-/// All of them, by name: the one list of benchmarks of the program.
+/// All benchmarks by name: the program's only list of them.
 const std::vector<Benchmark>& benchmarks() {
     static const std::vector<Benchmark> kBenchmarks{
         {"attention",
@@ -77,7 +77,7 @@ std::vector<std::string> benchmark_names() {
     return names;
 }
 
-/// Refuses options that the operation would not read.
+/// Refuses options that the operation would ignore.
 void expect_read(const CLI::App& command, const std::string& operation) {
     std::map<std::string, std::vector<std::string>> readers;
     for (const Benchmark& benchmark : benchmarks()) {
@@ -91,7 +91,7 @@ void expect_read(const CLI::App& command, const std::string& operation) {
     }
 }
 
-/// Accepts what is above 0 and at most an hour.
+/// Accepts more than 0 seconds and at most an hour.
 std::string check_seconds(const std::string& text) {
     double seconds = 0;
     const char* const end = text.data() + text.size();
@@ -111,7 +111,7 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     if (gpu && benchmark.on_gpu == nullptr)
         user_error("bench", "expected --device cpu for {} but got {}", options.operation,
                    options.device);
-    // On a GPU the notebook computes in f16.
+    // On a GPU the FlexAttention notebook uses f16.
     const char* const usual = !gpu ? "f32" : options.operation == "flex" ? "f16" : "bf16";
     bench.dtype = parse_dtype(options.dtype.empty() ? usual : options.dtype).value();
     if (options.operation != "matmul" && (!is_float(bench.dtype) || size_of(bench.dtype) == 1))
@@ -145,7 +145,7 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     const bool json_on_out = options.json == "-";
     std::ostream& notes = console.notes(json_on_out);
     bench.out = &notes;
-    // Tried first: what was measured must not be lost in the end.
+    // Checked first, so that measurements are not lost at the end.
     if (!options.json.empty() && !json_on_out) expect_writable("bench --json", options.json);
     const bool own_tables = options.operation == "flex" && !gpu;
     const std::string device = gpu ? gpu_name(bench.device) : device_name();

@@ -25,7 +25,7 @@
 namespace tilewright::cli {
 namespace {
 
-/// Work with its roof and, perhaps, its baseline.
+/// Work to measure with its roof and, possibly, its baseline.
 struct Measured {
     std::string case_name, operation;
     std::function<void()> work;
@@ -36,7 +36,7 @@ struct Measured {
     std::string impl = "tilewright";
 };
 
-/// Times everything in turn and appends our row and the baseline's.
+/// Times all variants in turn and appends our row and the baseline's.
 Row& add_rows(const Measured& m, const BenchOptions& options, Report& report) {
     report.print();
     const Variant ours = timed(m.impl, m.work);
@@ -123,7 +123,7 @@ AttentionInputs inputs_of(const AttentionCase& c, DType dtype) {
                             {c.batch, c.heads, c.kv_heads, c.length, c.kv_length, c.head_dim});
 }
 
-/// Checks the same programs on one head of a length that the dense reference manages.
+/// Checks the same programs on one head, short enough for the dense reference.
 void check_attention(AttentionCase c, DType dtype, bool backward, Row& row) {
     c.batch = c.kv_heads = 1;
     c.heads = 1;
@@ -342,7 +342,7 @@ void bench_norm(const BenchOptions& options, Report& report) {
             return run(input, gradient, Array()).x;
         };
     };
-    // Into tensors that are there already: fresh memory costs more than the work.
+    // Into existing tensors: allocating memory costs more than the work.
     const NormGradients rms_grad = rms_norm_backward(rms, weight, dy),
                         layer_grad = layer_norm_backward(layer, weight, bias, dy);
     check(measure("rms_norm", "forward", 2, [&] { rms_norm_into(rms, x, weight); }), rms.y,
@@ -359,14 +359,14 @@ void bench_norm(const BenchOptions& options, Report& report) {
     measure("softmax", "forward", 2, [&] { soft.into({y}, {x}); });
 }
 
-/// Runs with the inputs that are left out after those given.
+/// Runs with the given inputs and all others absent.
 static void run_with_absent(const Call& call, std::vector<Tensor> inputs) {
     inputs.resize(call.options().in.size());
     call.run(inputs);
 }
 
 void bench_compile(const BenchOptions& options, Report& report) {
-    // The kernels of long sequences; the smallest inputs that they accept.
+    // The kernels for long sequences, on the smallest inputs that they accept.
     const std::int64_t head_dim = options.head_dim.value_or(64);
     const Tensor x = random_values(options.dtype, {1, 1, 64, head_dim}, 1);
     const attn::tiles::Options tiles{.scale = 0.125, .causal = true};
@@ -386,7 +386,7 @@ void bench_compile(const BenchOptions& options, Report& report) {
               }),
         timed("warm", [&] { attention(x, x, x, {.causal = true}); }),
         timed("mod", [&, number = 0.0]() mutable {
-            // A mod that no call had before.
+            // A mod that no earlier call had.
             number += 1;
             attention(x, x, x, {.score_mod = [number](auto s, auto, auto, auto q, auto kv) {
                           return where(q >= kv, s * number + (q - kv), s - abs(q - kv) * number);

@@ -1,4 +1,4 @@
-// `tilewright bench compile --device cuda`: first calls and warm ones.
+// `tilewright bench compile --device cuda`: first calls and warm calls.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ struct Step {
     std::function<void()> call;
 };
 
-/// Calls of kernels that differ, the smallest that take them.
+/// The smallest calls that use the different kernels.
 std::vector<Step> steps(const BenchOptions& options) {
     const std::int64_t head_dim = options.head_dim.value_or(128);
     const Tensor x = random_values(options.dtype, {1, 1, 256, head_dim}, 1).to(options.device);
@@ -42,7 +42,7 @@ std::vector<Step> steps(const BenchOptions& options) {
     causal.causal = true;
     causal.deterministic = options.deterministic;
     add_attention("causal", causal);
-    // As frameworks call it that differentiate: the backward compiles while the forward does.
+    // As autodiff frameworks call it: the backward pass compiles while the forward pass does.
     AttentionOptions full;
     full.deterministic = options.deterministic;
     full.gradient = true;
@@ -69,10 +69,10 @@ Row row(const std::string& name, const char* operation, double seconds) {
     return result;
 }
 
-/// The first calls of this process, and then what each costs the host when it is queued.
+/// The first calls of this process, and then the host time of queueing each.
 std::vector<Row> first_calls(const BenchOptions& options) {
     std::vector<Row> rows;
-    // Not counted: the context, the libraries, the first copy.
+    // The context, the libraries and the first copy are not counted.
     const std::vector<Step> all = steps(options);
     const Call soft = softmax(64, true);
     soft(Tensor::zeros(f32, {8, 64}, options.device));
@@ -94,7 +94,7 @@ std::vector<Row> first_calls(const BenchOptions& options) {
     return rows;
 }
 
-/// What a process of its own measures with a cache folder.
+/// What a new process measures with a cache folder.
 std::vector<Row> in_a_process(const BenchOptions& options, const std::string& folder,
                               const char* operation, bool warm) {
     const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");

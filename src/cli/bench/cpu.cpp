@@ -1,4 +1,4 @@
-// `tilewright bench cpu`: the suite of kernels beside plain loops of the same compiler.
+// `tilewright bench cpu`: the suite of kernels compared with plain loops from the same compiler.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -36,14 +36,14 @@ void run_plain(const SuiteCase& c) {
     std::copy(c.sizes.begin(), c.sizes.end(), args.size);
     const std::int64_t threads = c.threads ? cpu::num_threads() : 1;
     if (threads == 1) return c.loop(args, 0, c.units);
-    // A few parts for each thread, as a careful programmer would cut them.
+    // A few parts for each thread, as a careful programmer would choose.
     const std::int64_t parts = std::min(c.units, 4 * threads);
     cpu::parallel_for(parts, [&](std::int64_t i) {
         c.loop(args, c.units * i / parts, c.units * (i + 1) / parts);
     });
 }
 
-/// The largest difference from the plain loop's results, over the largest of them.
+/// The largest difference from the plain loop's results, divided by the largest of those.
 double difference(const SuiteCase& c) {
     const Tensor ours = c.output.to(f64), theirs = c.plain_output.to(f64);
     double most = 0, largest = 0;
@@ -67,7 +67,7 @@ void bench_cpu(const BenchOptions& options, Report& report) {
         if (!options.only.empty() && c.name.find(options.only) == std::string::npos) continue;
         report.print();
         const auto ours = [&] { c.call.into({c.output}, c.inputs); };
-        // The first calls find zeros in what is added to.
+        // Compared after the first calls: arrays that are added to are zero only before those.
         ours();
         run_plain(c);
         const double error = options.check ? difference(c) : 0;

@@ -1,4 +1,4 @@
-// The kernels of `tilewright bench cpu`: tile programs, as users write them, beside plain loops.
+// The kernels of `tilewright bench cpu`: tile programs as users write them, with plain loops.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,30 @@
 
 namespace tilewright::cli {
 
-/// A tile program and the plain loop that gives the same results.
+/// A tile program and a plain loop with the same results.
 struct SuiteCase {
     std::string name;
     Call call;
-    std::vector<Tensor> inputs;  ///< of both; an input that is updated is the output, too
+    std::vector<Tensor> inputs;  ///< of both; an updated input is also the output
     Tensor output, plain_output;
     PlainLoop loop = nullptr;
     std::vector<std::int64_t> sizes = {};
-    std::int64_t units = 1;  ///< of the loop, which threads share out, where they may
-    bool threads = true;     ///< false: the plain loop runs on one
-    double bytes = 0;        ///< that must be moved; 0: `flops` counts
+    std::int64_t units = 1;  ///< of the loop, which threads divide if `threads` is set
+    bool threads = true;     ///< false: the plain loop runs on one thread
+    double bytes = 0;        ///< that must be moved; 0: `flops` is what counts
     double flops = 0;
-    double tolerance = 0;  ///< of the largest result; 0: results are equal
+    double tolerance = 0;  ///< relative to the largest result; 0: results are equal
 };
 
 /// All cases. Small ones have a few thousand elements, for tests.
 std::vector<SuiteCase> cpu_suite(bool small);
 
-/// Those of their files.
+/// The cases of each file.
 std::vector<SuiteCase> row_cases(bool small);
 std::vector<SuiteCase> stencil_cases(bool small);
 std::vector<SuiteCase> index_cases(bool small);
 
-/// A case whose arrays are there already: `sizes` and `units` of the loop are left to be filled in.
+/// A case with its arrays; the loop's `sizes` and `units` remain to be set.
 SuiteCase suite_case(std::string name, Call call, PlainLoop loop, std::vector<Tensor> inputs,
                      const TensorType& output);
 

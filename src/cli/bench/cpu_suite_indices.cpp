@@ -1,4 +1,4 @@
-// Kernels of gathers, scatters and atomics, and small products.
+// Kernels with gathers, scatters and atomics, and small products.
 #include <fmt/format.h>
 
 #include "cli/bench/cpu_suite.h"
@@ -8,7 +8,7 @@
 namespace tilewright::cli {
 namespace {
 
-/// Integers of 0 to below - 1.
+/// Integers from 0 to below - 1.
 Tensor random_indices(Tensor::Dims shape, std::int64_t below, std::uint32_t seed) {
     const Tensor result = Tensor::empty(i32, std::move(shape));
     std::uint32_t state = seed * 747796405U + 2891336453U;
@@ -150,7 +150,7 @@ SuiteCase cholesky_case(std::int64_t count) {
                    y.store(rest);
                }),
         {.grid = {count}, .in = {block}, .out = {block}, .out_type = {{f32, {count, n, n}}}});
-    // Positive definite: random off the diagonal, large on it.
+    // Positive definite: random values off the diagonal, large ones on it.
     Tensor x = random_values(f32, {count, n, n}, 1);
     float* data = x.data<float>();
     for (std::int64_t m = 0; m < count; ++m, data += n * n) {
@@ -201,7 +201,7 @@ SuiteCase kmeans_case(std::int64_t rows, std::int64_t n, std::int64_t count) {
     Call call = tilewright::call(
         kernel("kmeans",
                [](Ref x, Ref centres, Ref y) {
-                   // |x - c|^2 without |x|^2, which is the same for all centres.
+                   // |x - c|^2 without |x|^2, which does not depend on the centre.
                    const Tile c = centres.load();
                    const Tile norms = sum(c * c, 1);
                    const Tile products = dot(x.load(), c, {.trans_b = true});

@@ -1,4 +1,4 @@
-// Kernels of rows: elementwise chains in blocks of several shapes, norms, scans, transposition.
+// Kernels on rows: elementwise chains in blocks of several shapes, norms, scans, transposition.
 #include <fmt/format.h>
 
 #include "cli/bench/cpu_suite.h"
@@ -11,7 +11,7 @@ namespace {
 
 using Elementwise = std::function<Tile(Tile x, Tile r, Tile bias)>;
 
-/// y = f(x, r, bias of each column) in blocks of rows x columns.
+/// y = f(x, r, bias of the column) in blocks of rows x columns.
 SuiteCase elementwise(const std::string& name, const Elementwise& f, PlainLoop loop,
                       std::int64_t rows, std::int64_t n, std::int64_t block_rows,
                       std::int64_t block_columns) {
@@ -184,7 +184,7 @@ std::vector<SuiteCase> row_cases(bool small) {
     const Elementwise relu_chain = [](Tile x, Tile r, Tile b) { return relu(x * 1.5 + b) + r; };
     const Elementwise gelu_chain = [](Tile x, Tile r, Tile b) { return gelu(x + b) + r; };
     std::vector<SuiteCase> cases;
-    // Past the caches, and within the second level of one core.
+    // Larger than the caches, and within the second-level cache of one core.
     const std::int64_t rows = small ? 64 : 4096, n = small ? 512 : 4096;
     const std::pair<std::int64_t, std::int64_t> shapes[] = {{1, n}, {64, 512}, {512, 64}};
     for (const auto& [block_rows, block_columns] : shapes)
@@ -212,7 +212,7 @@ std::vector<SuiteCase> row_cases(bool small) {
     const std::int64_t lines = small ? 2 : 16, length = small ? 1000 : 262144;
     const auto running = [](Tile t) { return cumsum(t, 1); };
     cases.push_back(by_rows("cumsum", running, plain.cumsum_f32, f32, lines, length, 1));
-    // The loop adds one after the other, which rounds more.
+    // The loop adds sequentially, which rounds more.
     cases.back().tolerance = 1e-4;
     cases.push_back(by_rows("cumsum", running, plain.cumsum_i32, i32, lines, length, 1));
     cases.push_back(by_rows(

@@ -1,5 +1,4 @@
-// Kernels that read neighbours: slices of a tile with a halo, as users of array languages write
-// them.
+// Kernels that read neighbours: slices of a tile with a halo, as written in array languages.
 #include <fmt/format.h>
 
 #include "cli/bench/cpu_suite.h"
@@ -110,7 +109,7 @@ std::vector<SuiteCase> stencil_cases(bool small) {
     const PlainLoops& plain = plain_loops();
     const std::int64_t n = small ? 64 : 2048;
     const std::int64_t wide = small ? 64 : 256;
-    /// The part of a tile that begins at (i, j), `border` smaller on the whole than it.
+    /// The part of a tile from (i, j) on, smaller by `border` in both dimensions.
     const auto part = [](const Tile& x, std::int64_t border, std::int64_t i, std::int64_t j) {
         return slice(x, {i, j}, {x.dim(0) - border, x.dim(1) - border});
     };

@@ -37,7 +37,7 @@ struct Errors {
 
 using MakeCase = std::function<FlexCase(const FlexSizes&)>;
 
-/// Compares two heads of the case, at a size that the dense reference manages.
+/// Checks two heads of the case, at a size small enough for the dense reference.
 Errors check_case(const MakeCase& make, FlexSizes sizes, DType dtype) {
     constexpr std::int64_t kLong = 1024;
     const std::int64_t longest = make(sizes).check_length;
@@ -102,7 +102,7 @@ Errors check_case(const MakeCase& make, FlexSizes sizes, DType dtype) {
     return errors;
 }
 
-/// A kernel of a case's table.
+/// A row of a case's table.
 struct Subject {
     std::string impl;
     AttentionOptions options;
@@ -145,8 +145,8 @@ Variant through_torch(const FlexCase& c, const FlexSizes& sizes, const BenchOpti
     return python_baseline(job, kThroughTorch);
 }
 
-/// torch's flex_attention on the case. Where it was not asked for by name and cannot run: nothing,
-/// a word in the output, and no further attempt.
+/// torch's flex_attention on the case. If it cannot run and was not asked for by name: nullopt,
+/// with a line in the output and no further attempts.
 std::optional<Variant> torch_flex(const FlexCase& c, const FlexSizes& sizes,
                                   BenchOptions& options) {
     if (options.baseline.empty()) return {};

@@ -16,7 +16,7 @@
 namespace tilewright::cli {
 namespace {
 
-/// Columns of the picture that the positions are pixels of: a divisor of the length.
+/// Width of the image whose pixels are the positions: a divisor of the length.
 std::int64_t picture_width(std::int64_t length, std::int64_t wanted) {
     std::int64_t width = std::min(wanted, length);
     while (length % width != 0) --width;
@@ -25,8 +25,8 @@ std::int64_t picture_width(std::int64_t length, std::int64_t wanted) {
 
 Mod natten(std::int64_t length) {
     const std::int64_t width = picture_width(length, 128), height = length / width;
-    const std::int64_t half = 3;  // of the 7 x 7 kernel
-    // The kernel's centre stays on the canvas; a canvas smaller than the kernel is all of it.
+    const std::int64_t half = 3;  // half width of the 7 x 7 kernel
+    // The kernel is shifted to stay inside the image, or covers an image smaller than itself.
     const auto near = [half](Tile q, Tile kv, std::int64_t size) {
         const std::int64_t low = std::min(half, size - 1), high = std::max(size - 1 - half, low);
         return abs(clamp(q, low, high) - kv) <= half;
@@ -43,7 +43,7 @@ Mod sasa(std::int64_t length) {
     };
 }
 
-/// Documents of these fractions of the length, as ids.
+/// Ids of documents that have fixed fractions of the length.
 Capture document_ids(std::int64_t length) {
     std::vector<std::int32_t> ids(length);
     for (std::int64_t i = 0; i < length; ++i) {
@@ -54,7 +54,7 @@ Capture document_ids(std::int64_t length) {
     return capture(Tensor::from_vector(ids, {length}), "document");
 }
 
-/// The notebook's sign: q - kv.
+/// ALiBi with the notebook's sign: q - kv.
 Mod alibi(std::int64_t heads, bool table, Device device = {}) {
     const double unit = -8.0 / static_cast<double>(heads);
     if (!table) {

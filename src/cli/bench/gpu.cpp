@@ -1,4 +1,4 @@
-// `tilewright bench --device cuda`: our kernels beside PyTorch's in the same rounds.
+// `tilewright bench --device cuda`: our kernels compared with PyTorch's in the same rounds.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -22,8 +22,8 @@
 namespace tilewright::cli {
 namespace {
 
-/// Compares the first head of the first batch with f64 on the CPU: what mods see is the same there.
-/// Of long plain problems the last rows, and of their gradients those of the queries.
+/// Compares the first head of the first batch, where mods see the same arguments, with f64 on the
+/// CPU. Long problems without mods compare only the last rows, and of gradients only the query's.
 void check_head(const AttentionInputs& in, AttentionOptions host, DType dtype, bool backward,
                 const Tensor& ours, Row& row) {
     constexpr std::int64_t kLong = 4096, kRows = 64;
@@ -36,7 +36,7 @@ void check_head(const AttentionInputs& in, AttentionOptions host, DType dtype, b
         host.mask = [first](auto, auto, auto q, auto kv) { return kv <= q + first; };
     }
     const int heads = bhsd ? 1 : 2;
-    if (in.k.dim(heads) != in.q.dim(heads) && backward) return;  // others of the group are in it
+    if (in.k.dim(heads) != in.q.dim(heads) && backward) return;  // sums over the group's heads
     const auto head = [&](const Tensor& x) { return x.slice(0, 0, 1).slice(heads, 0, 1); };
     const auto on_host = [](const Tensor& x) { return x.contiguous().to(Device{}); };
     const auto last = [&](const Tensor& x) {
@@ -57,7 +57,7 @@ void check_head(const AttentionInputs& in, AttentionOptions host, DType dtype, b
 /// Compares one direction of a problem with f64, or does nothing.
 using Check = std::function<void(bool backward, Row& row)>;
 
-/// Both passes of one problem.
+/// Measures both passes of a problem.
 void bench_problem(
     GpuBench& bench, const std::string& case_name, const AttentionInputs& in,
     const AttentionOptions& on_gpu, double pairs, double block_pairs, bool backward,
@@ -76,7 +76,7 @@ void bench_problem(
     check(true, back);
 }
 
-/// Compares what a GPU gives for a problem.
+/// A check of a GPU's results for a problem.
 Check check_of(const AttentionInputs& in, const AttentionOptions& on_gpu,
                const AttentionOptions& on_host) {
     return [=](bool backward, Row& row) {
@@ -95,7 +95,7 @@ MakeRandom random_of(GpuBench& bench) {
     };
 }
 
-/// The options as a GPU takes them: the mask as data, built once; captures on the GPU.
+/// The options for a GPU: the mask as data, built once; captures on the GPU.
 AttentionOptions with_data(const FlexCase& gpu_case, const FlexCase& host_case,
                            const FlexSizes& sizes, const BenchOptions& options) {
     AttentionOptions result = gpu_case.options;
@@ -122,7 +122,7 @@ struct Shape {
     bool causal;
 };
 
-/// Those of the options' head dimension and causality.
+/// The shapes for the options' head dimension and causality.
 std::vector<Shape> shapes_of(const BenchOptions& options) {
     const std::int64_t dim = options.head_dim.value_or(128);
     std::vector<Shape> all = {{4, 16, 8192, 128, false}, {4, 16, 8192, 128, true},
@@ -154,7 +154,7 @@ struct FlexProblem {
     FlexCase host, gpu;
 };
 
-/// Checked at a length that f64 on the CPU manages in no time.
+/// A check at a length for which f64 on the CPU takes little time.
 Check check_of_case(GpuBench& bench, FlexSizes sizes,
                     const std::function<FlexProblem(const FlexSizes&)>& make) {
     if (!bench.options().check) return [](bool, Row&) {};
@@ -207,7 +207,7 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
                             {"causal", s.causal}});
                 result.emplace_back(backend, job);
             }
-            // Compiled for each length: in a sweep where it is asked for.
+            // Compiled for each length, so that sweeps include it only if asked for.
             if (!options.sweep || options.baseline == "torch-flex") {
                 FlexCase same;
                 same.name = s.causal ? "causal" : "noop";
@@ -259,7 +259,7 @@ void bench_flex_gpu(const BenchOptions& options, Report& report) {
         if (problem.host.options.cu_seqlens.defined()) at.batch = 1;
         return {std::move(problem), at};
     };
-    constexpr std::size_t kTogether = 7;  // cases whose peers are compiled side by side
+    constexpr std::size_t kTogether = 7;  // cases whose peers are compiled in parallel
     for (std::size_t n = 0; n < names.size(); ++n) {
         if (n % kTogether == 0 && !texts && bench.wants("torch-flex")) {
             std::vector<nlohmann::json> jobs;

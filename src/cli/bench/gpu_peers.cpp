@@ -1,4 +1,4 @@
-// Rounds of our work and of its peers on a GPU.
+// Times our work and its peers on a GPU in rounds.
 #include "cli/bench/gpu_peers.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 namespace tilewright::cli {
 namespace {
 
-/// A variant whose samples begin on a card that had time to cool down.
+/// A variant that lets the GPU cool down before each sample.
 Variant after_rest(Variant variant) {
     static constexpr std::chrono::milliseconds kRest(400);
     return {variant.name, [sample = std::move(variant.sample)] {
@@ -25,8 +25,7 @@ Variant after_rest(Variant variant) {
             }};
 }
 
-/// Seconds of one execution once they have followed each other for half a second, over the next
-/// half.
+/// Median seconds of one execution during half a second, after half a second of the same load.
 double sustained_seconds(const Variant& variant) {
     using Clock = std::chrono::steady_clock;
     constexpr std::chrono::milliseconds kHalf(500);

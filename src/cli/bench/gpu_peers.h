@@ -1,4 +1,4 @@
-// Timing on a GPU beside the peers: what the cases of `bench --device cuda` share.
+// Timing on a GPU together with peers, shared by the cases of `bench --device cuda`.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,16 @@
 
 namespace tilewright::cli {
 
-/// Work on the GPU and what it is compared with.
+/// Work on the GPU and what to compare it with.
 struct GpuWork {
     std::string case_name, operation;
     std::function<void()> work;
     double amount = 0;       ///< floating point operations, or bytes
     bool bandwidth = false;  ///< amount counts bytes
-    double blocks = 0;       ///< floating point operations by whole blocks of the mask, or 0
-    /// For each peer the job that its Python helper runs.
+    double blocks = 0;       ///< the same counted by whole blocks of the mask, or 0
+    /// For each peer, the job that its Python helper runs.
     std::vector<std::pair<std::string, nlohmann::json>> peers = {};
-    /// A copy of an array, if that is the roof, and the bytes that it reads and writes.
+    /// A copy of an array, if that is the roof, and the number of bytes that it reads and writes.
     std::function<void()> copy = {};
     double copied = 0;
 };
@@ -33,22 +33,22 @@ class GpuBench {
 
     GpuBench(const BenchOptions& options, Report& report) : options_(options), report_(report) {}
 
-    /// Made once for a shape and seed. Batches of four dimensions are alike: their values cost more
-    /// than what is timed.
+    /// Random values, made once for a shape and seed. With four dimensions all batches are equal,
+    /// because generating the values takes longer than what is timed.
     Tensor random(const Tensor::Dims& shape, std::uint32_t seed);
     /// Times the work and its peers in turn; our row is the last of those reported.
     Row& measure(const GpuWork& work);
     /// The job that all peers of these options share.
     nlohmann::json job(const char* operation, bool backward) const;
-    /// Is a peer to be compared with? By default those of PyTorch; XLA, FlashAttention-4 and
-    /// torch.compile by name.
+    /// Whether to compare with a peer: by default those of PyTorch; XLA, FlashAttention-4 and
+    /// torch.compile only by name.
     bool wants(const std::string& peer) const;
     const BenchOptions& options() const { return options_; }
 
   private:
     Variant timed(const char* name, const std::function<void()>& work,
                   std::shared_ptr<std::vector<double>> clocks) const;
-    /// A peer that was not asked for by name and cannot run is left out, with a word.
+    /// Adds a peer; one that cannot run and was not asked for by name is left out, with a message.
     void add_peer(const std::string& name, const nlohmann::json& job,
                   std::vector<Variant>& variants);
 

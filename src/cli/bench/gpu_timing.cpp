@@ -1,4 +1,4 @@
-// Bursts of launches, NVML.
+// Timing of bursts of launches, and the GPU's clock from NVML.
 #include "cli/bench/gpu_timing.h"
 
 #include <dlfcn.h>
@@ -20,11 +20,11 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Work recorded once.
+/// Work captured once into a CUDA graph.
 class Graph {
   public:
     Graph(const std::function<void()>& work, int calls, Device device) : device_(device) {
-        work();  // compiles
+        work();  // compiles the kernels
         synchronize(device);
         const cuda::ContextScope scope(device.index);
         const cuda::Driver& driver = cuda::driver();
@@ -32,7 +32,7 @@ class Graph {
         constexpr int kRelaxed = 2;
         driver.check(driver.cuStreamCreate(&stream_, kNonBlocking), "making a stream");
         const CudaScope on_stream(stream_, {});
-        work();  // memory of this stream
+        work();  // allocates memory on this stream
         synchronize(device);
         void* graph = nullptr;
         driver.check(driver.cuStreamBeginCapture_v2(stream_, kRelaxed), "capturing");
@@ -99,7 +99,7 @@ Variant timed_on_gpu(std::string name, std::function<void()> work, Device device
                     if (clocks && mhz) clocks->push_back(*mhz);
                     return seconds_since(start) / count;
                 };
-                burst(*repeats == 0 ? 1 : kWarmUp);  // the very first compiles
+                burst(*repeats == 0 ? 1 : kWarmUp);  // the first one compiles
                 if (*repeats == 0) {
                     *repeats = static_cast<int>(std::clamp(kSeconds / burst(kWarmUp), 3.0, 500.0));
                 }

@@ -1,4 +1,4 @@
-// Timing on a GPU: bursts of launches, and the clock they ran at.
+// Timing on a GPU: bursts of launches and the clock rate during them.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@
 
 namespace tilewright::cli {
 
-/// The clock of a GPU's multiprocessors, from NVML where it is installed.
+/// The clock rate of a GPU's multiprocessors, from NVML if it is installed.
 class SmClock {
   public:
     explicit SmClock(Device device);
-    /// MHz now; nothing without NVML.
+    /// The present clock rate in MHz; nullopt without NVML.
     std::optional<double> mhz() const;
 
   private:
@@ -24,20 +24,19 @@ class SmClock {
     int (*read_)(void*, int, unsigned*) = nullptr;
 };
 
-/// A variant whose sample is a burst of launches after three that warm up: seconds of one. The
-/// clock under load is appended to `clocks`.
+/// A variant whose sample is the time of one launch in a burst, after three for warming up. Appends
+/// the clock rate under load to `clocks`.
 Variant timed_on_gpu(std::string name, std::function<void()> work, Device device,
                      std::shared_ptr<std::vector<double>> clocks = nullptr);
 
-/// The same of replays of a CUDA graph of `calls` executions, so without what they cost the host.
+/// The same for replays of a CUDA graph of `calls` executions, which excludes their host time.
 Variant timed_in_graph(std::string name, const std::function<void()>& work, int calls,
                        Device device, std::shared_ptr<std::vector<double>> clocks = nullptr);
 
 /// "NVIDIA H200 (sm_90a, 132 multiprocessors)".
 std::string gpu_name(Device device);
 
-/// Floating point operations of 16-bit dots that the tensor cores do in a cycle, all together; 0
-/// where it is not known.
+/// Floating point operations per cycle of all tensor cores for 16-bit dots; 0 if unknown.
 double tensor_flops_per_cycle(Device device);
 
 }  // namespace tilewright::cli

@@ -1,4 +1,4 @@
-// `tilewright bench mask`: how long masks of long sequences take to build, here and on a GPU.
+// `tilewright bench mask`: the time to build masks of long sequences, on the CPU and on a GPU.
 #include "tilewright/mask.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ Case documents_case(std::int64_t tokens, Device device) {
 }
 
 std::vector<Case> cases(std::int64_t tokens) {
-    // The canvas nearest to a square that has as many pixels as there are tokens.
+    // The image closest to a square with as many pixels as there are tokens.
     auto height = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
     while (tokens % height != 0) --height;
     const std::int64_t width = tokens / height, kernel = std::min<std::int64_t>(7, height);
@@ -64,7 +64,7 @@ std::vector<Case> cases(std::int64_t tokens) {
     };
 }
 
-/// Not create_block_mask: that one keeps small masks.
+/// Builds a mask without create_block_mask, which caches small ones.
 mask::MaskData build(const BenchOptions& options, const Mod& mod, std::int64_t tokens) {
     return mask::build(mask::MaskFunction::of("bench", mod), options.batch.value_or(1),
                        options.heads.value_or(1), tokens, tokens);

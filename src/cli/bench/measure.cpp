@@ -1,4 +1,4 @@
-// Interleaved timing and its output.
+// Interleaved timing and output of its results.
 #include "cli/bench/measure.h"
 
 #include <fmt/chrono.h>
@@ -29,8 +29,8 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// What work is timed by, in seconds. On one thread it is this process's CPU time, which does not
-/// count what other processes do meanwhile.
+/// The clock for timing work, in seconds. With one thread it is this process's CPU time, which
+/// excludes what other processes do meanwhile.
 double work_seconds() {
     if (cpu::num_threads() == 1) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
     return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -44,7 +44,7 @@ nlohmann::json or_null(const std::optional<T>& value) {
 }  // namespace
 
 Variant timed(std::string name, std::function<void()> work, double least) {
-    // The number of repeats is found in the first sample, and kept.
+    // The number of repeats is determined in the first sample and kept.
     auto repeats = std::make_shared<int>(0);
     return {std::move(name), [work = std::move(work), repeats, least] {
                 if (*repeats == 0) {
@@ -74,7 +74,7 @@ std::vector<double> interleave(std::span<const Variant> variants, const Budget& 
     for (int round = 0; round < budget.most_rounds; ++round) {
         const double seconds = seconds_since(start);
         if (round >= budget.least_rounds && seconds > budget.seconds) break;
-        // Whichever of the two limits is farther away.
+        // Progress towards the limit that is farther away.
         progress.update(std::min(seconds / std::max(budget.seconds, 1e-9),
                                  static_cast<double>(round) / std::max(budget.least_rounds, 1)));
         for (std::size_t i = 0; i < variants.size(); ++i)

@@ -1,4 +1,4 @@
-// Fair timing: variants run in turn, medians are compared, results print as a table or as JSON.
+// Fair timing: interleaved variants, compared by medians; results print as a table or JSON.
 #pragma once
 
 #include <functional>
@@ -11,25 +11,25 @@
 
 namespace tilewright::cli {
 
-/// One thing to time. `sample` runs it and returns the seconds of one execution.
+/// Something to time. `sample` runs it and returns the seconds of one execution.
 struct Variant {
     std::string name;
     std::function<double()> sample;
 };
 
-/// A variant that times `work` here; short work repeats within a sample until it lasts `least`
-/// seconds. The first call warms up and is not counted.
+/// A variant that times `work` in this process; short work repeats within a sample until it lasts
+/// `least` seconds. The first call warms up and is not counted.
 Variant timed(std::string name, std::function<void()> work, double least = 0.01);
 
 struct Budget {
     int least_rounds = 5;
     int most_rounds = 50;
-    double seconds = 1.5;    ///< rounds go on until all of them together lasted this long
-    std::string label = {};  ///< of the progress bar
+    double seconds = 1.5;    ///< rounds are added until all together have lasted this long
+    std::string label = {};  ///< label of the progress bar
 };
 
-/// Median seconds of each variant. Every round runs every variant once, in turn, so that a change
-/// of the clock or a busy neighbour meets all of them.
+/// Median seconds of each variant. Every round runs every variant once, in turn, so that changes of
+/// the clock rate and load from other processes affect all of them.
 std::vector<double> interleave(std::span<const Variant> variants, const Budget& budget = {});
 
 double median(std::vector<double> values);
@@ -41,25 +41,25 @@ struct Row {
     std::string impl;       ///< ours, or a baseline's name
     double ms = 0;
     std::optional<double> tflops, gbs;
-    std::optional<double> sustained;      ///< tflops or gbs of a second without a rest
+    std::optional<double> sustained;      ///< tflops or gbs during a second without pauses
     std::optional<double> tflops_blocks;  ///< counting whole blocks of the mask
     std::optional<double> roof;  ///< fraction of the machine's limit measured in the same rounds
     std::string roof_name = {};  ///< that limit: "FMA peak", "memcpy"
     std::optional<std::string> baseline;
-    std::optional<double> ratio;   ///< the baseline's ms over ours
-    std::optional<double> sm_mhz;  ///< of a GPU's multiprocessors under this load
+    std::optional<double> ratio;   ///< the baseline's ms divided by ours
+    std::optional<double> sm_mhz;  ///< clock rate of a GPU's multiprocessors under this load
     std::optional<double> error;   ///< largest difference from the reference
     bool ok = true;
 };
 
 /// The rows of a run, printed under the names of their cases as soon as they are complete, so that
-/// what was measured is seen even where the run is cut short. Lines have at most 100 columns, but
-/// for names of cases.
+/// measurements are visible even if the run is interrupted. Lines have at most 100 columns, except
+/// for names.
 class Report {
   public:
     using Completed = std::function<void(std::span<const Row>)>;
 
-    /// Prints to `out`; null: nothing. `completed` gets all rows each time that some are complete.
+    /// Prints to `out`, unless it is null. `completed` gets all rows whenever some are complete.
     explicit Report(std::ostream* out, Completed completed = {})
         : out_(out), completed_(std::move(completed)) {}
 
@@ -76,15 +76,15 @@ class Report {
     Completed completed_;
     std::vector<Row> rows_;
     std::size_t printed_ = 0;
-    std::string case_;  ///< whose name was printed last
+    std::string case_;  ///< the case whose name was printed last
 };
 
 /// {"version", "date" (UTC), "machine", "device", "options", "complete", "rows": [...]}. `options`
-/// are the arguments of the program; an incomplete run was cut short after these rows.
+/// are the arguments of the program; an incomplete run was interrupted after these rows.
 std::string to_json(const std::string& device, const std::vector<std::string>& options,
                     std::span<const Row> rows, bool complete);
 
-/// "AMD EPYC 9B45, 2 threads": what the JSON calls device.
+/// "AMD EPYC 9B45, 2 threads": the "device" of the JSON.
 std::string device_name();
 
 }  // namespace tilewright::cli

@@ -13,13 +13,13 @@
 namespace tilewright::cli {
 namespace {
 
-/// The norms and softmax of `count` rows of length n.
+/// Measures the norms and softmax of `count` rows of length n.
 class NormBench {
   public:
     NormBench(GpuBench& bench, std::int64_t count, std::int64_t n)
         : bench_(bench), options_(bench.options()), count_(count), n_(n) {}
 
-    /// The jobs of the peer that was asked for.
+    /// The jobs for the peer that was asked for.
     std::vector<nlohmann::json> jobs() const {
         std::vector<nlohmann::json> result;
         for (const auto& [program, backward] : kOperations) {
@@ -33,7 +33,7 @@ class NormBench {
                      weight = bench_.random({n_}, 3), bias = bench_.random({n_}, 4);
         y_ = Tensor::empty(options_.dtype, x.shape(), options_.device);
         x_ = x;
-        // Results on a few rows against f64 on the CPU.
+        // Compares results on a few rows with f64 on the CPU.
         const auto few = [](const Tensor& tensor) {
             return tensor.slice(0, 0, 2).contiguous().to(Device{});
         };

@@ -1,5 +1,6 @@
-// The loops of plain_loops.h, compiled once for each level, which TW_PLAIN_LEVEL names. Nothing
-// from the standard library: its inline functions would be those of the highest level everywhere.
+// The loops of plain_loops.h, compiled once for each level, which TW_PLAIN_LEVEL names. They use
+// nothing from the standard library: the linker might keep the highest level's copy of its inline
+// functions for all levels.
 #include "cli/bench/plain_loops.h"
 
 namespace tilewright::cli {
@@ -122,7 +123,7 @@ void cumsum(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-/// Down the columns; a unit is 64 of them. size: columns, rows.
+/// Along columns; a unit is 64 columns. size: columns, rows.
 void cumsum_rows(const PlainArgs& a, i64 begin, i64 end) {
     const i64 columns = a.size[0], rows = a.size[1];
     const float* __restrict x = in<float>(a, 0);
@@ -160,7 +161,7 @@ void cumlogsumexp(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-/// The largest elements, in order, by insertion. size: columns, how many.
+/// The largest elements, in order, by insertion. size: columns, count.
 void top_k(const PlainArgs& a, i64 begin, i64 end) {
     const i64 n = a.size[0], count = a.size[1];
     for (i64 row = begin; row < end; ++row) {
@@ -226,7 +227,7 @@ void sliding_sum(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-// ---- Stencils: every array of results has the input's size less its borders.
+// ---- Stencils: results have the size of the input without its borders.
 
 /// in: x (planes, height + 2, width + 2), weights (planes, 3, 3); size: height, width.
 void depthwise(const PlainArgs& a, i64 begin, i64 end) {
@@ -270,7 +271,7 @@ void jacobi(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-/// 1 4 6 4 1 in both directions, through a row of columns' sums. in: x (rows + 4, width + 4).
+/// Weights 1 4 6 4 1 in both directions, with a row of column sums. in: x (rows + 4, width + 4).
 void blur(const PlainArgs& a, i64 begin, i64 end) {
     const i64 width = a.size[0], pitch = width + 4;
     for (i64 i = begin; i < end; ++i) {
@@ -288,7 +289,7 @@ void blur(const PlainArgs& a, i64 begin, i64 end) {
 
 // ---- Indices.
 
-/// out[ids[i]] += x[i], by one thread.
+/// out[ids[i]] += x[i], on one thread.
 void segment_sum(const PlainArgs& a, i64 begin, i64 end) {
     const float* __restrict x = in<float>(a, 0);
     const i32* __restrict ids = in<i32>(a, 1);
@@ -296,7 +297,7 @@ void segment_sum(const PlainArgs& a, i64 begin, i64 end) {
     for (i64 i = begin; i < end; ++i) y[ids[i]] += x[i];
 }
 
-/// ++out[x[i]], by one thread.
+/// ++out[x[i]], on one thread.
 void histogram(const PlainArgs& a, i64 begin, i64 end) {
     const i32* __restrict x = in<i32>(a, 0);
     i32* __restrict y = out<i32>(a);
@@ -313,7 +314,7 @@ void embedding(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-/// in: gradient (rows, n), ids; out: of the table, by one thread.
+/// in: gradient (rows, n), ids; out: gradient of the table; on one thread.
 void embedding_gradient(const PlainArgs& a, i64 begin, i64 end) {
     const i64 n = a.size[0];
     for (i64 row = begin; row < end; ++row) {
@@ -323,7 +324,7 @@ void embedding_gradient(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-/// A sparse matrix of n elements a row times a vector. in: elements (rows, n), columns, vector.
+/// A sparse matrix with n elements per row times a vector. in: elements (rows, n), columns, vector.
 void sparse_rows(const PlainArgs& a, i64 begin, i64 end) {
     const i64 n = a.size[0];
     const float* __restrict vector = in<float>(a, 2);
@@ -354,7 +355,7 @@ void cholesky(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-/// y (rows, n) = x (rows, k) * ((packed - 8) * scale); in: x, packed (k / 2, n), whose low halves
+/// y (rows, n) = x (rows, k) * ((packed - 8) * scale); in: x, packed (k / 2, n), whose low nibbles
 /// are rows 0 to k / 2 - 1, scales (n). A unit is 64 columns; size: n, k, rows.
 void int4_matmul(const PlainArgs& a, i64 begin, i64 end) {
     const i64 n = a.size[0], depth = a.size[1], rows = a.size[2], half = depth / 2;

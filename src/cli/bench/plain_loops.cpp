@@ -1,4 +1,4 @@
-// The loops for any machine, and the choice among the levels.
+// The loops for any machine, and the choice of a level.
 #define TW_PLAIN_LEVEL "the compiler's default"
 #include "cli/bench/plain_loops-inl.h"
 

@@ -1,23 +1,23 @@
-// The kernels of `tilewright bench cpu` as plain C++ loops: what they are compared with.
+// The kernels of `tilewright bench cpu` as plain C++ loops, for comparison.
 #pragma once
 
 #include <cstdint>
 
 namespace tilewright::cli {
 
-/// Arrays (dense, row-major) and sizes of one kernel, in the order in which its loop names them.
+/// Arrays (dense, row-major) and sizes of a kernel, in the order that its loop states.
 struct PlainArgs {
     const void* in[4] = {};
     void* out[2] = {};
     std::int64_t size[6] = {};
 };
 
-/// Does units [begin, end) of the kernel: rows as a rule, which threads may share out.
+/// Computes units [begin, end) of the kernel, usually rows, which threads may divide among them.
 using PlainLoop = void (*)(const PlainArgs&, std::int64_t begin, std::int64_t end);
 
-/// The loops, all of them of plain C++ that leaves vectors to the compiler.
+/// The loops, all in plain C++ that the compiler may vectorise.
 struct PlainLoops {
-    const char* level;  ///< the instruction set that the compiler was given
+    const char* level;  ///< the instruction set that they are compiled for
     PlainLoop add, scale_shift_relu, bias_gelu_residual, softmax, layer_norm, rotary, transpose;
     PlainLoop cumsum_f32, cumsum_i32, cumsum_rows, cummax, cumlogsumexp, top_k, sort, sliding_sum;
     PlainLoop depthwise, stencil, blur, jacobi;
@@ -30,7 +30,7 @@ extern const PlainLoops kPlainLoopsDefault;
 extern const PlainLoops kPlainLoopsV3, kPlainLoopsV4;
 #endif
 
-/// The loops compiled for the highest level of this machine.
+/// The loops compiled for the highest level that this machine supports.
 const PlainLoops& plain_loops();
 
 }  // namespace tilewright::cli

@@ -1,4 +1,4 @@
-// Loops that reach the machine's limits.
+// Loops that run at the machine's limits.
 #include "cli/bench/roofs.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace tilewright::cli {
 namespace {
 
-/// A loop over registers: returns a value that depends on all of its work, so that none is removed.
+/// A loop on registers. Returns a value that depends on all of its work, so that none is removed.
 struct PeakLoop {
     float (*run)(std::int64_t steps);
     double flops_per_step;
@@ -57,7 +57,7 @@ __attribute__((target("avx512f,avx512bf16"))) __m512bh pair_vector(float value) 
 TW_PEAK_LOOP(peak_avx512_bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps, pair_vector,
              _mm512_dpbf16_ps(sum, a, b))
 
-/// Asks the kernel for the AMX tile registers; false where there are none.
+/// Asks the operating system for the AMX tile registers; false if there are none.
 bool enable_amx() {
     unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
     __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
@@ -126,8 +126,8 @@ PeakLoop best_bf16() {
 
 std::atomic<float> sink;  // keeps the loops' results alive
 
-/// In pieces of some tenths of a millisecond, handed out like the programs of a kernel: a thread
-/// that has to wait for its core does not hold up the others.
+/// Runs the loop in pieces of some tenths of a millisecond, distributed like the programs of a
+/// kernel, so that a thread that waits for its core does not delay the others.
 Roof peak(std::string name, PeakLoop loop) {
     const int pieces = 32 * cpu::num_threads();
     constexpr std::int64_t kSteps = 100'000;

@@ -11,7 +11,7 @@
 namespace tilewright::cpu {
 namespace {
 
-/// The registers of cpuid's leaf 7; zeros where there is none.
+/// The registers of cpuid's leaf 7; zeros where that leaf does not exist.
 struct Features {
     explicit Features(unsigned subleaf) { __get_cpuid_count(7, subleaf, &a, &b, &c, &d); }
     unsigned a = 0, b = 0, c = 0, d = 0;

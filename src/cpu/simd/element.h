@@ -55,7 +55,7 @@ template <> struct Element<DType::f8e4m3> : NarrowElement<std::uint8_t, f8e4m3_t
 template <> struct Element<DType::f8e5m2> : NarrowElement<std::uint8_t, f8e5m2_to_f32, f32_to_f8e5m2> {};
 // clang-format on
 
-/// A dtype as a type, so that generic lambdas can be written over dtypes.
+/// A dtype as a type, for generic lambdas over dtypes.
 template <DType dtype>
 using DTypeTag = std::integral_constant<DType, dtype>;
 

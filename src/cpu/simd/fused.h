@@ -1,4 +1,4 @@
-// Fused runs: ops of a strip chain done on a block of lanes that stays in registers from op to op.
+// Fused runs: ops of a strip chain on a block of lanes that stays in registers from op to op.
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@
 
 namespace tilewright::cpu {
 
-// The block has one value, of 32 bits a lane: f32, i32, or a mask of all or no bits; f16 and bf16
-// values are the f32 they round to. Each step replaces the value, stores it, or adds it to a
-// reduction, with further operands from memory.
+// The block has one value, of 32 bits per lane: f32, i32, or a mask with all bits set or clear; f16
+// and bf16 values are held as the f32 that they round to. Each step replaces the value, stores it,
+// or adds it to a reduction, with further operands from memory.
 
 /// What a step does. Elementwise ops: `in` is the dtype of the operands (f32, i32, or boolean),
 /// `value` says which of them is the block's value (both: every operand of a binary op is). load
@@ -31,8 +31,8 @@ struct FusedKey {
     bool operator==(const FusedKey&) const = default;
 };
 
-/// Where a step finds an operand: an element for each lane, one for all of them, or a block that an
-/// earlier step of the run has kept.
+/// Where a step's operand is: an element for each lane, one for all of them, or a block that an
+/// earlier step of the run has stored.
 struct FusedPlace {
     enum class Kind : std::uint8_t { none, lanes, splat, temporary };
     Kind kind = Kind::none;
@@ -51,7 +51,7 @@ struct FusedShape {
 };
 
 struct FusedStep {
-    void (*function)() = nullptr;  ///< of the target's own type
+    void (*function)() = nullptr;  ///< with the target's own signature
     std::array<std::uint8_t, 2> operand{};
     std::array<std::int8_t, 2> walks{};  ///< -1: an element for each lane of a row; else 0
     std::uint8_t index = 0;              ///< of an affine form or a reduction
@@ -64,17 +64,17 @@ struct FusedStep {
 struct FusedOperand {
     std::byte* data;
     std::int64_t row_bytes, lane_bytes;
-    bool streams;  ///< of stores: past the caches where a vector is aligned
+    bool streams;  ///< of stores: non-temporal where a vector is aligned
 };
 
 struct FusedReduction {
     ir::Reduction kind;
-    float* out;  ///< one element a row, combined with what is there
+    float* out;  ///< one element per row, combined with what is there
     std::int64_t row_stride;
 };
 
-/// What is read soon, fetched into the L2 cache: for each block of the operand, so many bytes that
-/// lie this far ahead.
+/// Data to prefetch into the L2 cache: for each block of the operand, `block_bytes` bytes at a
+/// distance of `ahead` bytes.
 struct FusedPrefetch {
     std::size_t operand;
     std::int64_t ahead;
@@ -103,7 +103,7 @@ struct FusedKernels {
     /// The function of a step; nullptr where there is none.
     void (*(*step)(const FusedShape& shape))() = nullptr;
     void (*run)(const FusedCall& call) = nullptr;  ///< nullptr: this table has no fused runs
-    /// A function that does the whole run of these steps, for common ones; nullptr for others.
+    /// A function that does a whole run of these steps, for common runs; nullptr for others.
     void (*(*compiled)(std::span<const FusedShape> shapes))(const FusedCall& call) = nullptr;
 };
 

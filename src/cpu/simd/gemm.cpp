@@ -24,20 +24,20 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What B may take of L1, in bytes. A block of B that fits is read where it lies. A larger one is
-// cut in k when few rows use it, so that its lines come to L1 once and in order; with many rows its
-// panels are copied if its rows lie so far apart that they fall on the same few sets of the cache.
+// The bytes of L1 for B. A block of B that fits is read in place. A larger one is cut in k when few
+// rows use it, so that its lines come to L1 once and in order; with many rows its panels are copied
+// if its rows are so far apart that they map to the same few sets of the cache.
 constexpr std::int64_t kCacheBytes = HWY_TARGET == HWY_AVX2 ? 24 * 1024 : 40 * 1024;
-// Where A's rows are contiguous they may come from far away: then all of B stays near, up to this
-// size, and a few rows of A meet all its panels before the next ones are fetched.
+// Where A's rows are contiguous they may come from slow memory: all of B, up to this size, then
+// stays in L1, and a few rows of A use all its panels before the next ones are loaded.
 constexpr std::int64_t kNearBytes = HWY_TARGET == HWY_AVX2 ? 24 * 1024 : 40 * 1024;
 constexpr std::int64_t kFarRowBytes = 256;
 constexpr std::int64_t kRowsWorthCopying = 32;
 constexpr std::int64_t kCopiedDepth = HWY_TARGET == HWY_AVX2 ? 64 : 128;
 constexpr std::int64_t kLeastDepth = 64;
 
-// Rows of the register block for a panel of so many vectors: rows * vectors accumulators (at least
-// 8, to hide the latency of the FMA), the vectors of B and one broadcast fit the registers.
+// Rows of the register block for a panel of `vectors` vectors: rows * vectors accumulators (at
+// least 8, to hide the latency of the FMA), the vectors of B and one broadcast fit the registers.
 constexpr int block_rows(int vectors) {
 #if HWY_TARGET == HWY_AVX2
     constexpr int kRows[] = {0, 8, 6, 4};
@@ -50,8 +50,8 @@ constexpr int block_rows(int vectors) {
 // Vectors of the widest panel of the general case.
 constexpr int kWidest = HWY_TARGET == HWY_AVX2 ? 3 : 4;
 
-// Fetches the next A, which lies by columns, into L2: a few lines with each block of this product.
-// A column meets many lines at once, which the hardware does not foresee.
+// Prefetches the next A, which is stored by columns, into L2: a few lines with each block of this
+// product. A column touches many lines at once, which hardware does not predict.
 class NextLines {
   public:
     NextLines(const GemmArgs& g, std::int64_t element, std::int64_t blocks)
@@ -81,7 +81,7 @@ class NextLines {
     std::int64_t left_ = 0, each_ = 0;
 };
 
-// What the elements of A, B and C are, and how one step of k adds to a sum.
+// The element types of A, B and C, and how one step of k adds to a sum.
 template <typename T>
 struct Plain {
     using Element = T;
@@ -108,19 +108,19 @@ struct I16Pairs {
 };
 #endif
 
-// What C is times before a product is added to it: factors of rows or of lanes, or neither.
+// Factors that C is multiplied by before a product is added: of rows, of lanes, or none.
 template <typename T>
 struct Scale {
     const T* rows = nullptr;
     const T* lanes = nullptr;
 
-    // That of C's part from (row, lane) on.
+    // The factors for C from (row, lane) on.
     HWY_INLINE Scale from(std::int64_t row, std::int64_t lane) const {
         return {rows ? rows + row : nullptr, lanes ? lanes + lane : nullptr};
     }
 };
 
-// The scale of the first steps of k; the others add to what these made.
+// The scale of the first steps of k; later steps add to the result of these.
 template <typename T>
 Scale<T> scale_at(const GemmArgs& g, std::int64_t k) {
     if (k > 0) return {};
@@ -153,8 +153,8 @@ HWY_INLINE V kept_in_register(V v) {
     return v;
 }
 
-// The register block: C (kRows x kVectors vectors) from zero, then added to memory, so that the
-// rounding errors of a long k grow with its blocks only.
+// The register block: C (kRows x kVectors vectors) is summed from zero, then added to memory, so
+// that the rounding errors of a long k grow only with its number of blocks.
 template <int kRows, int kVectors, bool kPartial, class Product>
 HWY_INLINE void block(const Panel<Product>& p, std::int64_t row) {
     using T = typename Product::Element;
@@ -221,7 +221,7 @@ void all_rows(const Panel<Product>& p, std::int64_t row = 0) {
     }
 }
 
-// The panel's rows of B one after the other.
+// Copies the panel's rows of B so that they are contiguous.
 template <typename T>
 void copy_panel(const T* b, std::int64_t ldb, std::int64_t k, std::int64_t width, T* copy) {
     const hn::ScalableTag<T> d;
@@ -236,9 +236,9 @@ void copy_panel(const T* b, std::int64_t ldb, std::int64_t k, std::int64_t width
     }
 }
 
-// Vectors of the next panel when `left` vectors are left.
+// The number of vectors of the next panel when `left` vectors are left.
 int next_panel(std::int64_t left, std::int64_t rows) {
-    if (rows <= block_rows(8) && left >= 8) return 8;  // few rows: width gives the parallelism
+    if (rows <= block_rows(8) && left >= 8) return 8;  // few rows: parallelism from the width
     if (left >= kWidest) return left == kWidest + 1 ? (kWidest + 1) / 2 : kWidest;
     return static_cast<int>(left);
 }
@@ -264,7 +264,7 @@ void run_panel(const Panel<Product>& p, int vectors) {
     }
 }
 
-// All panels of B for each block of rows. Returns the rows done: the rest fills no block.
+// All panels of B for each block of rows. Returns the rows done: the rest do not fill a block.
 template <class Product>
 std::int64_t whole_row_blocks(Panel<Product> p, std::int64_t n) {
     using T = typename Product::Element;
@@ -309,7 +309,7 @@ std::int64_t whole_row_blocks(Panel<Product> p, std::int64_t n) {
 constexpr std::int64_t kPackedLanes = 24;
 constexpr std::int64_t kRowsWorthPacking = 16;
 
-// 4 rows of A times one packed panel. No Panel: its members would be read again after the
+// 4 rows of A times one packed panel. Not a Panel: its members would be read again after the
 // assembly.
 template <int kVectors, bool kRowMajor>
 HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t a_col,
@@ -348,7 +348,7 @@ HWY_NOINLINE void packed_block(const float* a, std::int64_t a_row, std::int64_t 
     }
 }
 
-// The rows of a panel one after the other.
+// Packs a panel so that its rows are contiguous.
 template <int kVectors>
 void pack(const float* b, std::int64_t ldb, std::int64_t steps, float* HWY_RESTRICT packed) {
     const hn::ScalableTag<float> d;
@@ -358,8 +358,8 @@ void pack(const float* b, std::int64_t ldb, std::int64_t steps, float* HWY_RESTR
     }
 }
 
-// All rows of A times panels of B that are copied, so that a panel's rows lie one after the other:
-// at other strides its lines share few sets and banks of L1. Every block of rows meets all panels.
+// All rows of A times panels of B that are packed so that a panel's rows are contiguous: at other
+// strides its lines share few sets and banks of L1. Every block of rows uses all panels.
 template <bool kRowMajor>
 void gemm_packed(const GemmArgs& g) {
     constexpr std::int64_t kMostLanes = 3 * kPackedLanes, kMostSteps = 128;
@@ -395,7 +395,7 @@ void gemm_packed(const GemmArgs& g) {
                 }
                 if (threes < whole) panel(packed_block<2, kRowMajor>, threes);
             }
-            // Rows and lanes that fill no block.
+            // Rows and lanes that do not fill a block.
             const auto rest = [&](std::int64_t row, std::int64_t l, std::int64_t width) HWY_ATTR {
                 Panel<Plain<float>> p{a + row * g.a_row,
                                       g.a_row,
@@ -451,14 +451,14 @@ void gemm(const GemmArgs& g) {
         many_rows && !near && g.ldb > kWidest * kLanes && g.ldb * kSize > kFarRowBytes;
     std::int64_t depth = std::max<std::int64_t>(g.k, 1);
     if (near) {
-        // Parts of the same depth: a short one would cost as much around its steps.
+        // Parts of equal depth: a short one would have the same overhead.
         depth = ceil_div(depth, ceil_div(depth, near_depth));
     } else if (many_rows) {
         depth = kCopiedDepth;
     } else if (!fits) {
         depth = std::clamp<std::int64_t>(kCacheBytes / (g.n * kSize), 16, kCopiedDepth);
     }
-    // About as many blocks of C as there will be.
+    // Estimates the number of blocks of C.
     NextLines next(g, kSize,
                    ceil_div(g.k, depth) * ceil_div(g.m, block_rows(kWidest)) *
                        ceil_div(g.n, kWidest * kLanes));
@@ -467,7 +467,7 @@ void gemm(const GemmArgs& g) {
     p.a_row = g.a_row;
     p.a_col = g.a_col;
     p.ldc = g.ldc;
-    // k == 0 still writes C: one pass of no steps.
+    // k == 0 still writes C: one pass without steps.
     for (std::int64_t k = 0; k < g.k || k == 0; k += depth) {
         p.k = std::min(depth, g.k - k);
         p.a = static_cast<const T*>(g.a) + k * g.a_col;

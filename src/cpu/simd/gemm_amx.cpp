@@ -9,7 +9,7 @@ namespace tilewright::cpu {
 namespace {
 
 // A tile is 16 rows of 64 bytes: 16 x 16 elements of C, 16 rows x 16 words of A, or 16 words x 16
-// lanes of B, which is just how words of two or four elements lie in memory.
+// lanes of B, which is exactly how words of two or four elements are stored.
 constexpr std::int64_t kTile = 16;
 
 struct alignas(64) TileConfig {
@@ -26,7 +26,7 @@ inline void memory_fence() {
     asm volatile("" ::: "memory");
 }
 
-// What the words hold. Tiles are named by constants, so each product is spelled out.
+// The contents of words. Tiles are named by constants, so each product is spelled out.
 enum class Kind { bf16, ss, su, us, uu };
 
 template <Kind kind>
@@ -91,7 +91,7 @@ void block(const char* a, long a_stride, const char* b, long b_stride, char* c00
     memory_fence();
 }
 
-// The part of C, of A's rows and of B's lanes from (m, n), over words [k, k + depth), by vectors.
+// The part of C for A's rows and B's lanes from (m, n), over words [k, k + depth), by vectors.
 template <Kind kind>
 void by_vectors(const GemmArgs& g, std::int64_t m, std::int64_t rows, std::int64_t n,
                 std::int64_t lanes, std::int64_t k, std::int64_t depth, bool accumulate) {
@@ -108,7 +108,7 @@ void by_vectors(const GemmArgs& g, std::int64_t m, std::int64_t rows, std::int64
     by_avx512<kind>()(part);
 }
 
-// Whole tiles by AMX, what is left over in m, n and k by vectors.
+// Whole tiles by AMX, the remainders in m, n and k by vectors.
 template <Kind kind>
 void gemm(const GemmArgs& g) {
     const std::int64_t m = g.m / kTile * kTile;
@@ -116,7 +116,7 @@ void gemm(const GemmArgs& g) {
     const std::int64_t steps = g.k / kTile;
     const std::int64_t k = steps * kTile;
     if (g.a_col != 1 || m == 0 || n == 0 || k == 0) return by_avx512<kind>()(g);
-    // Tiles of C are loaded as they lie. Integers have no factors.
+    // Tiles of C are loaded unscaled, so C is scaled first. Integers have no factors.
     if (g.accumulate && (g.row_scale || g.lane_scale)) avx512_scale(g);
     const TileConfig config;
     memory_fence();
@@ -141,7 +141,7 @@ void gemm(const GemmArgs& g) {
         }
         i += tall ? 2 * kTile : kTile;
     }
-    // Tile registers left in use would make every context switch dearer.
+    // Tile registers left in use would make every context switch slower.
     _tile_release();
     if (k < g.k) by_vectors<kind>(g, 0, m, 0, n, k, g.k - k, true);
     by_vectors<kind>(g, m, g.m - m, 0, n, 0, g.k, g.accumulate);

@@ -1,8 +1,8 @@
 // The inner loop of f32 products on AVX2, in assembly. Included once per target.
 //
-// 12 sums, 3 vectors of B and one element of A take all 16 registers: a compiler that unrolls this
-// loop moves and spills some of them. Where another hyperthread shares the core, the instructions
-// that are no FMAs limit the speed: here there are 31 of them for 48.
+// 12 sums, 3 vectors of B and one element of A take all 16 registers: compilers that unroll this
+// loop move and spill some of them. Where another hyperthread shares the core, the instructions
+// other than FMAs limit the speed: here there are 31 of them for 48 FMAs.
 #if defined(TILEWRIGHT_CPU_GEMM_AVX2_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TILEWRIGHT_CPU_GEMM_AVX2_INL_H
 #undef TILEWRIGHT_CPU_GEMM_AVX2_INL_H
@@ -34,7 +34,7 @@ namespace HWY_NAMESPACE {
     "vmovups " b1 "(%[b]), %[b1]\n"                     \
     third("vmovups " b2 "(%[b]), %[b2]\n")              \
     TW_ROW(third, "p", at0) TW_ROW(third, "q", at1) TW_ROW(third, "r", at2) TW_ROW(third, "s", at3)
-// Lines 0 to 3 of A, `stride` bytes apart: its rows, or its columns.
+// Lines 0 to 3 of A, `stride` bytes apart: its rows or its columns.
 #define TW_LINE0 "(%[a])"
 #define TW_LINE1 "(%[a],%[stride])"
 #define TW_LINE2 "(%[a],%[stride],2)"
@@ -66,9 +66,9 @@ namespace HWY_NAMESPACE {
                  : "cc", "memory")
 // clang-format on
 
-/// sum = 4 rows of A times kVectors (2 or 3) vectors of B, whose rows lie one after the other,
-/// over 4 * `steps` steps of k, at least one. The elements of a row of A (kRowMajor) or of a column
-/// lie side by side, rows or columns `stride` apart. `a` and `b` move past what was read.
+/// sum = 4 rows of A times kVectors (2 or 3) vectors of B, whose rows are contiguous, over 4 *
+/// `steps` steps of k, with steps >= 1. The elements of a row of A (kRowMajor) or of a column are
+/// contiguous, and rows or columns are `stride` apart. `a` and `b` advance past what was read.
 template <int kVectors, bool kRowMajor>
 HWY_INLINE void four_rows(const float*& a, std::int64_t stride, const float*& b, std::int64_t steps,
                           hwy::HWY_NAMESPACE::Vec256<float> (&sum)[4][3]) {

@@ -1,6 +1,5 @@
-// Matrix products of bf16 pairs with vdpbf16ps. Compiled with
-// AVX512-BF16 enabled, so nothing here may be shared with other translation units: no inline
-// functions of the library or of ours.
+// Matrix products of bf16 pairs with vdpbf16ps. Compiled with AVX512-BF16 enabled, so nothing here
+// may be shared with other translation units: no inline functions of the library or of ours.
 #include <immintrin.h>
 
 #include "cpu/simd/dot_products.h"
@@ -109,7 +108,7 @@ void avx512_gemm_bf16_pairs(const GemmArgs& g) {
     p.ldb = g.ldb;
     p.ldc = g.ldc;
     p.m = g.m;
-    // k == 0 still writes C: one pass of no steps.
+    // k == 0 still writes C: one pass without steps.
     for (std::int64_t k = 0; k < g.k || k == 0; k += depth) {
         p.k = g.k - k < depth ? g.k - k : depth;
         p.a = static_cast<const std::uint32_t*>(g.a) + k * g.a_col;

@@ -40,9 +40,9 @@ inline __m512i kept_in_register(__m512i v) {
     return v;
 }
 
-// vpdpbusd multiplies bytes without a sign by bytes with one. Operands of the same kind are made
-// different by flipping the highest bit of A, which adds or takes away 128; each column of C is
-// then wrong by 128 times the sum of B's, from which its sums begin.
+// vpdpbusd multiplies unsigned bytes by signed ones. Operands of the same kind are made different
+// by flipping the highest bit of A, which adds or subtracts 128; each column of C is then off by
+// 128 times the sum of B's column, and its sums start from a correction of that.
 template <bool kSignedA, bool kSignedB>
 struct Product {
     static constexpr bool kFlips = kSignedA == kSignedB;
@@ -67,7 +67,7 @@ inline void load_b(const Panel& p, const std::uint32_t* b, __m512i (&rhs)[kVecto
     }
 }
 
-// What the sums of each column of a panel begin with.
+// The initial sums of each column of a panel.
 template <class P, int kVectors, bool kPartial>
 void start(const Panel& p, __m512i (&from)[kVectors]) {
     __m512i sum[kVectors];
@@ -148,7 +148,7 @@ void gemm(const GemmArgs& g) {
     p.ldb = g.ldb;
     p.ldc = g.ldc;
     p.m = g.m;
-    // k == 0 still writes C: one pass of no steps.
+    // k == 0 still writes C: one pass without steps.
     for (std::int64_t k = 0; k < g.k || k == 0; k += depth) {
         p.k = g.k - k < depth ? g.k - k : depth;
         p.a = static_cast<const std::uint32_t*>(g.a) + k * g.a_col;

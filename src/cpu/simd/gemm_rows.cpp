@@ -1,4 +1,4 @@
-// Products of a few rows with the rows of an array: k lies side by side in both, so neither is
+// Products of a few rows with the rows of an array: both are contiguous along k, so neither is
 // transposed or packed.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd/gemm_rows.cpp"
@@ -21,7 +21,7 @@ using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 constexpr std::int64_t kLanes = hn::MaxLanes(DF());
 
-// kM rows of A by kN rows of B: the lanes of an accumulator are neighbours in k, added up last.
+// kM rows of A by kN rows of B: the lanes of an accumulator are neighbours in k and are added last.
 template <int kM, int kN>
 void block(const GemmArgs& g, std::int64_t m, std::int64_t n) {
     const DF d;

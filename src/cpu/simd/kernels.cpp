@@ -46,7 +46,7 @@ const Kernels& scalar_kernels() {
 
 template <Target target>
 StripFunction elementwise(ir::Op op, DType in, DType out, bool approx) {
-    // What the scalar table does not know does not exist.
+    // Ops without a scalar kernel do not exist.
     const StripFunction scalar = scalar_elementwise(op, in, out, approx);
     if (scalar == nullptr) return nullptr;
     StripFunction f = nullptr;
@@ -60,7 +60,7 @@ StripFunction elementwise(ir::Op op, DType in, DType out, bool approx) {
     return f != nullptr ? f : scalar;
 }
 
-// The table of a vector target: its kernels where it has them, the scalar ones elsewhere.
+// The table of a vector target: its own kernels where it has them, the scalar ones elsewhere.
 template <Target target>
 Kernels vector_kernels(std::string_view name, int vector_bytes) {
     Kernels k = scalar_kernels();
@@ -90,7 +90,7 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     k.gemm_i32 = vector_gemm_i32(target);
     k.gemm_i64 = vector_gemm_i64(target);
     k.gemm_i16_pairs = vector_gemm_i16_pairs(target);
-    // What is widened is faster than scalar products of pairs and quads.
+    // Widened products are faster than scalar products of pairs and quads.
     k.gemm_bf16_pairs = nullptr;
     k.gemm_i8_quads = nullptr;
     k.store = [](DType dtype, bool masked) {

@@ -11,13 +11,13 @@
 
 namespace tilewright::cpu {
 
-// A strip is a rectangle of `rows` x `lanes` elements, lanes contiguous (the vectorised axis). The
-// same kernel takes full tiles, lane vectors (one row for all rows), row scalars (one element for
-// all lanes) and scalars: the operand's strides say which.
+// A strip is a rectangle of `rows` x `lanes` elements, with contiguous lanes (the vectorised axis).
+// The same kernel takes full tiles, lane vectors (one row for all rows), row scalars (one element
+// for all lanes) and scalars, as the strides of the operand say.
 
-/// Element (r, l) of an operand lies at data + (r * row_stride + l * lane_stride) * element size.
+/// Element (r, l) of an operand is at data + (r * row_stride + l * lane_stride) * element size.
 struct StripOperand {
-    const void* data = nullptr;  ///< no operand: the strides are not set, which would take time
+    const void* data = nullptr;  ///< nullptr: no operand; its strides stay unset to save time
     std::int64_t row_stride;     ///< in elements; 0: every row is the same
     std::int64_t lane_stride;    ///< 1, or 0: one element for the whole row
 };
@@ -39,8 +39,8 @@ struct Strip {
 /// byte, 0 or 1.
 using StripFunction = void (*)(const Strip&);
 
-/// C[m][n] (+)= sum over k of A(m, k) * B[k][n]: B and C have their lanes (n) contiguous, elements
-/// of A are broadcast, so A may lie row-major or k-major and is never packed.
+/// C[m][n] (+)= sum over k of A(m, k) * B[k][n]: B and C have contiguous lanes (n), elements of A
+/// are broadcast, so A may be row-major or k-major and is never packed.
 struct GemmArgs {
     std::int64_t m = 0, n = 0, k = 0;
     const void* a = nullptr;
@@ -50,36 +50,36 @@ struct GemmArgs {
     void* c = nullptr;
     std::int64_t ldc = 0;
     bool accumulate = false;  ///< false: C is written without being read
-    /// C += A * B takes C(m, n) times row_scale[m] or lane_scale[n] for C, where one is not
-    /// nullptr; they are of C's type.
+    /// With `accumulate`, C(m, n) is first multiplied by row_scale[m] or lane_scale[n], where one
+    /// is not nullptr; they are of C's type.
     const void* row_scale = nullptr;
     const void* lane_scale = nullptr;
-    /// Not nullptr: where the next product's A is likely to lie, in the layout of this one, which
-    /// has a_row == 1. It is prefetched, never read, and may lie outside any array.
+    /// Not nullptr: the likely address of the next product's A, in the layout of this one, which
+    /// has a_row == 1. It is prefetched, never read, and may be outside any array.
     const void* next_a = nullptr;
 };
 using GemmFunction = void (*)(const GemmArgs&);
 
-/// What C(m, n) is times before a product is added to it.
+/// The factor of C(m, n) before a product is added to it.
 template <typename T>
 T scale_of(const GemmArgs& g, std::int64_t m, std::int64_t n) {
     if (g.row_scale) return static_cast<const T*>(g.row_scale)[m];
     return g.lane_scale ? static_cast<const T*>(g.lane_scale)[n] : T{1};
 }
 
-/// Chains of elementwise ops run as one pass. All operands are f32, and so is `out` but where the
-/// name ends in another dtype: rounded to that; tiles have lane_stride 1, the operands called lane
-/// operands may have any form. Each rounds as the ops it stands for, but may
+/// Chains of elementwise ops that run as one pass. All operands are f32, and so is `out` unless the
+/// name ends in another dtype, to which it is then rounded. Tiles have lane_stride 1; the operands
+/// called lane operands may have any form. Each rounds as the ops that it stands for, but may
 /// contract a multiplication and an addition into one rounding. `out` may be the tile operand
 /// itself.
 struct Superinstructions {
-    /// out = exp2(in[0] * c - in[1]), in[1] a lane operand, c the lane operand in[2], or
-    /// immediate[0] where there is none; accumulator[l] (f32, may be nullptr) += the sum over rows
-    /// of the results. Relative error 2^-22; results below 2^-126 may be 0, exp2(-inf) is. NaN
-    /// gives NaN.
+    /// out = exp2(in[0] * c - in[1]), where in[1] is a lane operand and c the lane operand in[2],
+    /// or immediate[0] where there is none; accumulator[l] (f32, may be nullptr) += the sum of the
+    /// results over rows. Relative error 2^-22; results below 2^-126 may be 0, and exp2(-inf) is.
+    /// NaN gives NaN.
     StripFunction exp2_sum = nullptr, exp2_sum_bf16 = nullptr, exp2_sum_f16 = nullptr;
-    /// The same of an even number of rows, with out[k2][l] = the results of rows 2 k2 and 2 k2 + 1,
-    /// rounded to bf16 (out_row_stride counts pairs). nullptr where the table has no
+    /// The same for an even number of rows, with out[k2][l] = the results of rows 2 k2 and 2 k2 +
+    /// 1, rounded to bf16 (out_row_stride counts pairs). nullptr where the table has no
     /// gemm_bf16_pairs.
     StripFunction exp2_sum_pairs = nullptr;
 
@@ -87,15 +87,16 @@ struct Superinstructions {
     /// a and b are integers below 2^53.
     StripFunction affine_select = nullptr;
 
-    /// out = in[0] * immediate[3] + in[1] * (base + a * r + b * l), in[1] a lane operand, the other
-    /// immediates {base, a, b}. accumulator[l], if given, = max(accumulator[l], column l of out).
+    /// out = in[0] * immediate[3] + in[1] * (base + a * r + b * l), where in[1] is a lane operand
+    /// and the other immediates are {base, a, b}. If given, accumulator[l] = max(accumulator[l],
+    /// column l of out).
     StripFunction affine_add = nullptr;
 
     /// out = immediate[0] * tanh(in[0] * immediate[1]).
     StripFunction softcap = nullptr;
 
-    /// out = in[0] * (in[1] - in[2]) * immediate[0], in[2] a lane operand: P * (dP - delta) *
-    /// scale.
+    /// out = in[0] * (in[1] - in[2]) * immediate[0], where in[2] is a lane operand: P * (dP -
+    /// delta) * scale.
     StripFunction mul_sub_mul = nullptr, mul_sub_mul_bf16 = nullptr, mul_sub_mul_f16 = nullptr;
 };
 
@@ -127,25 +128,25 @@ struct Kernels {
     StripFunction (*elementwise)(ir::Op op, DType in, DType out, bool approx) = nullptr;
 
     /// out[l] = combine(out[l], in[0](0, l), in[0](1, l), ...): reduction over rows, lane by lane.
-    /// Accumulates into `out` (the caller starts it with the identity). f16, bf16 and f8 accumulate
-    /// in f32: their `out` is f32. sum, prod, max, min; any, all of booleans.
+    /// Accumulates into `out`, which the caller initialises with the identity. f16, bf16 and f8
+    /// accumulate in f32: their `out` is f32. sum, prod, max, min; any and all of booleans.
     StripFunction (*reduce_rows)(ir::Reduction kind, DType dtype) = nullptr;
     /// out[r * out_row_stride] = combine over lanes of row r (accumulates likewise), in an order
-    /// that depends on `lanes` alone.
+    /// that depends only on `lanes`.
     StripFunction (*reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
-    /// Running combinations of the same kinds, of `dtype` throughout: out(r, l) = accumulator[l],
-    /// combined with in[0](0, l) to in[0](r, l); accumulator[l] then holds the last. immediate[0]
-    /// not 0: from the last row to the first; immediate[1] not 0: out(r, l) leaves in[0](r, l) out.
+    /// Running combinations of the same kinds, all in `dtype`: out(r, l) = accumulator[l] combined
+    /// with in[0](0, l) to in[0](r, l); accumulator[l] then holds the last. immediate[0] not 0:
+    /// from the last row to the first; immediate[1] not 0: out(r, l) excludes in[0](r, l).
     StripFunction (*scan_rows)(ir::Reduction kind, DType dtype) = nullptr;
     /// The same along the lanes of each row, with accumulator[r]. Floats are combined in an order
-    /// that depends on `lanes` alone.
+    /// that depends only on `lanes`.
     StripFunction (*scan_lanes)(ir::Reduction kind, DType dtype) = nullptr;
-    /// argmax and argmin over rows: out[l] is the best value so far (dtype of the input),
-    /// accumulator [l] its index (i32), negative while there is none. Row r has index immediate[0]
-    /// + r. The first of equal values wins; NaN beats every number.
+    /// argmax and argmin over rows: out[l] is the best value so far (in the dtype of the input) and
+    /// accumulator[l] its index (i32), negative while there is none. Row r has index immediate[0] +
+    /// r. The first of equal values wins; NaN wins over every number.
     StripFunction (*arg_reduce_rows)(ir::Reduction kind, DType dtype) = nullptr;
-    /// The same over the lanes of each row: results of row r lie at r * out_row_stride of out and
-    /// of accumulator; lane l has index immediate[0] + l.
+    /// The same over the lanes of each row: the results of row r are at r * out_row_stride of out
+    /// and of accumulator; lane l has index immediate[0] + l.
     StripFunction (*arg_reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
 
     /// Exists for every dtype.
@@ -157,34 +158,34 @@ struct Kernels {
     GemmFunction gemm_f64 = nullptr;
     GemmFunction gemm_i32 = nullptr;
     GemmFunction gemm_i64 = nullptr;
-    /// f32, with a_col == 1 and B(k, n) at b[n * ldb + k]: rows of B are dotted as they lie. For
+    /// f32, with a_col == 1 and B(k, n) at b[n * ldb + k]: rows of B are multiplied in place. For
     /// few rows of A. nullptr where the table has none.
     GemmFunction gemm_rows_f32 = nullptr;
     /// bf16 pairs along k, C f32: A32(m, k2) at ((u32*)a)[m * a_row + k2 * a_col], B32[k2][n] holds
     /// (B[2 k2][n], B[2 k2 + 1][n]); `k` counts pairs. nullptr where the machine has no bf16 dot;
-    /// then bf16 is widened to f32 tiles.
+    /// bf16 is then widened to f32 tiles.
     GemmFunction gemm_bf16_pairs = nullptr;
     /// i16 pairs along k, C i32, laid out like those of bf16. nullptr: i16 is widened to i32 tiles.
     GemmFunction gemm_i16_pairs = nullptr;
     /// Quads of i8 or u8 along k, C i32: A32(m, k4) at ((u32*)a)[m * a_row + k4 * a_col],
     /// B32[k4][n] holds B[4 k4][n] to B[4 k4 + 3][n]; `k` counts quads. nullptr where the machine
-    /// has no product of bytes; then they are widened to i16 pairs.
+    /// has no product of bytes; they are then widened to i16 pairs.
     GemmFunction (*gemm_i8_quads)(bool a_signed, bool b_signed) = nullptr;
-    /// True when the products of pairs of bf16 and of quads want a_col == 1 (AMX tiles).
+    /// True when the products of pairs of bf16 and of quads need a_col == 1 (AMX tiles).
     bool wants_k_contiguous = false;
 
-    /// out = in[0], or only where the bool in[1] is true: never a byte elsewhere.
+    /// out = in[0], or only where the bool in[1] is true: other bytes are never written.
     StripFunction (*store)(DType dtype, bool masked) = nullptr;
-    /// out = in[0] past the caches, which nobody else sees before hwy::FlushStream().
+    /// out = in[0] by non-temporal stores, invisible to other threads until hwy::FlushStream().
     StripFunction (*stream)(DType dtype) = nullptr;
 
     /// out[k2][n] = (in[2 k2][n], in[2 k2 + 1][n]) of bf16 (`rows` counts rows of in; an odd last
     /// row is paired with zeros; out_row_stride counts pairs), from f32 rows (rounded) or bf16
-    /// rows; or of i16 rows, an even number.
+    /// rows; or of an even number of i16 rows.
     StripFunction (*interleave_pairs)(DType in) = nullptr;
     /// out[k4][n] = (in[4 k4][n], ..., in[4 k4 + 3][n]) of bytes; `rows` is a multiple of 4.
     StripFunction (*interleave_quads)() = nullptr;
-    /// out[l][r] = in[0](r, l), converting in -> out dtype (same dtype, or f16/bf16/f32 ->
+    /// out[l][r] = in[0](r, l), converted from `in` to `out` (the same dtype, or f16/bf16/f32 ->
     /// f32/bf16).
     StripFunction (*transpose)(DType in, DType out) = nullptr;
 
@@ -192,13 +193,13 @@ struct Kernels {
     FusedKernels fused;
 };
 
-/// The best table this machine can run, or the one TILEWRIGHT_TARGET names; UserError listing the
-/// tables there are when it names none of them.
+/// The best table for this machine, or the one that TILEWRIGHT_TARGET names; UserError with a list
+/// of the available tables when it names none of them.
 const Kernels& kernels();
 /// A table by name; nullptr when this build or machine does not have it. "scalar" always exists,
-/// and so does "scalar_amx", which wants tiles as AMX does: for tests on other machines.
+/// and so does "scalar_amx", which needs tiles as AMX does: for tests on other machines.
 const Kernels* find_kernels(std::string_view name);
-/// Every table this build and machine can run, the best first, "scalar" last.
+/// Every table that this build and machine can run, the best first, "scalar" last.
 const std::vector<const Kernels*>& available_kernels();
 
 }  // namespace tilewright::cpu

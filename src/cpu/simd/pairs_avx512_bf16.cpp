@@ -1,6 +1,6 @@
-// Pairs of bf16 rows from f32, rounded with the machine's own instruction. Compiled with
-// AVX512-BF16 enabled, so nothing here may be shared with other translation units: no inline
-// functions of the library or of ours.
+// Pairs of bf16 rows from f32, rounded by vcvtne2ps2bf16. Compiled with AVX512-BF16 enabled, so
+// nothing here may be shared with other translation units: no inline functions of the library or of
+// ours.
 #include <immintrin.h>
 
 #include "cpu/simd/dot_products.h"
@@ -22,8 +22,8 @@ inline __mmask16 lanes_left(std::int64_t lanes) {
     return static_cast<__mmask16>(lanes >= kLanes ? 0xffff : (1u << lanes) - 1);
 }
 
-// 2^x, 0 below 2^-126, where results would be subnormal: of kCount vectors in step, so that the
-// latency of one's operations is filled with those of the others. The polynomial is that of
+// 2^x, but 0 below 2^-126, where results would be subnormal. The kCount vectors are interleaved, so
+// that each one's latency is hidden by the operations of the others. The polynomial is that of
 // fast_exp2 in vector_super.cpp.
 template <int kCount>
 inline void exp2(__m512 (&x)[kCount]) {

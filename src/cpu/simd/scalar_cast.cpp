@@ -8,8 +8,8 @@
 namespace tilewright::cpu {
 namespace {
 
-// An f64 from which rounding to any narrower float gives what rounding the integer directly would:
-// what does not fit 53 bits is folded into one sticky bit.
+// An f64 that rounds to any narrower float exactly as the integer would: bits beyond the 53 are
+// folded into one sticky bit.
 template <typename T>
 double to_double_sticky(T x) {
     const bool negative = x < T{0};
@@ -22,7 +22,7 @@ double to_double_sticky(T x) {
     return negative ? -result : result;
 }
 
-// Narrows an f64 in one rounding.
+// Narrows an f64 with a single rounding.
 template <DType to>
 auto narrow(double x) {
     if constexpr (to == DType::f16)

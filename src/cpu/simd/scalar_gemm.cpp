@@ -1,4 +1,4 @@
-// Scalar matrix products: the definition of each, and what tables without a kernel fall back to.
+// Scalar matrix products: the definition of each, and the fallback of tables without a kernel.
 #include <cstring>
 
 #include "cpu/simd/scalar.h"
@@ -30,7 +30,8 @@ void gemm(const GemmArgs& g) {
     }
 }
 
-/// Words of 32 bits hold neighbours in k, of types A and B, which `widen` to the type of C.
+/// Words of 32 bits hold neighbours in k, of types A and B, which `widen_a` and `widen_b` convert
+/// to the type of C.
 template <typename A, typename B, typename C, C (*widen_a)(A), C (*widen_b)(B)>
 void gemm_words(const GemmArgs& g) {
     constexpr std::size_t kCount = 4 / sizeof(A);

@@ -192,7 +192,7 @@ void interleave_pairs(const Strip& s) {
     }
 }
 
-/// Groups of `count` rows of T, neighbours in a word of 32 bits.
+/// Combines groups of `count` rows of T into rows of 32-bit words.
 template <typename T>
 void interleave_bits(const Strip& s) {
     constexpr std::int64_t kCount = 4 / sizeof(T);

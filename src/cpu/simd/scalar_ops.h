@@ -1,5 +1,5 @@
-// The meaning of every elementwise op on single elements (docs/reference/ir.md), in plain C++: what
-// the scalar table runs, and what every other table is compared with.
+// The meaning of every elementwise op on single elements (docs/reference/ir.md), in plain C++: the
+// scalar table runs it, and every other table is compared with it.
 #pragma once
 
 #include <cmath>
@@ -17,8 +17,8 @@ inline constexpr bool kIsBool = std::is_same_v<T, bool>;
 template <typename T>
 inline constexpr bool kIsInteger = std::is_integral_v<T> && !kIsBool<T>;
 
-/// Integer arithmetic wraps, so it is done unsigned; 64 bits also keep narrow types from being
-/// promoted to (signed) int.
+/// Integer arithmetic wraps, so it is done on unsigned types; 64 bits also keep narrow types from
+/// being promoted to (signed) int.
 template <typename T>
 std::uint64_t wide(T x) {
     return static_cast<std::uint64_t>(
@@ -62,7 +62,7 @@ auto apply(T x) {
         else
             return std::fabs(x);
     } else if constexpr (op == sign) {
-        // A float zero keeps its sign, NaN stays NaN.
+        // A float zero keeps its sign, and NaN stays NaN.
         return x > T{0} ? T{1} : x < T{0} ? static_cast<T>(-1) : x;
     } else if constexpr (op == bitwise_not) {
         if constexpr (kIsBool<T>)
@@ -70,7 +70,7 @@ auto apply(T x) {
         else
             return static_cast<T>(~x);
     } else if constexpr (op == logistic) {
-        // Through exp of a negative number only: no overflow on either side.
+        // Only exp of a negative number: no overflow on either side.
         const T e = std::exp(-std::fabs(x));
         return (x < T{0} ? e : T{1}) / (T{1} + e);
 #define TW_UNARY(row, function, value, ...) \
@@ -89,7 +89,7 @@ template <typename T>
 T integer_pow(T base, T exponent) {
     if constexpr (std::is_signed_v<T>) {
         if (exponent < T{0}) {
-            // The reciprocal, truncated: only 1 and -1 have one.
+            // The reciprocal, truncated: only those of 1 and -1 are not zero.
             if (base == T{1}) return T{1};
             if (base == T{-1}) return exponent % 2 == 0 ? T{1} : T{-1};
             return T{0};
@@ -131,8 +131,8 @@ T float_floormod(T a, T b) {
     return r != T{0} && (r < T{0}) != (b < T{0}) ? r + b : r;
 }
 
-/// Two operands of one type, result of that type. `dtype`: of the elements as they are stored,
-/// which may be narrower than T.
+/// Two operands of one type, result of that type. `dtype`: that of the stored elements, which may
+/// be narrower than T.
 template <ir::Op op, typename T>
 T apply(T x, T y, [[maybe_unused]] DType dtype = sizeof(T) == 8 ? DType::f64 : DType::f32) {
     using enum ir::Op;

@@ -1,4 +1,4 @@
-// Scalar superinstructions: what each one means.
+// Scalar superinstructions: the definition of each.
 #include <cmath>
 #include <cstddef>
 

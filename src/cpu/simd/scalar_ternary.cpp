@@ -6,7 +6,7 @@
 namespace tilewright::cpu {
 namespace {
 
-// Selection moves elements: their bits, whatever they mean (a signalling NaN stays what it is).
+// Selection moves elements as bits, whatever they mean (a signalling NaN stays one).
 template <DType dtype>
 void select(const Strip& s) {
     using Storage = typename Element<dtype>::Storage;

@@ -1,4 +1,4 @@
-// Element access to strip operands, and the loop over a strip that the scalar kernels share.
+// Access to elements of strip operands, and the loop over a strip that scalar kernels share.
 #pragma once
 
 #include <cstddef>

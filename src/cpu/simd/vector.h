@@ -1,11 +1,11 @@
-// The kernels written once in Highway and compiled per instruction set, looked up by target.
+// The kernels that are written once in Highway and compiled per instruction set, by target.
 #pragma once
 
 #include "cpu/simd/kernels.h"
 
 namespace tilewright::cpu {
 
-/// Instruction sets that the vector sources are compiled for.
+/// Instruction sets for which the vector sources are compiled.
 enum class Target : std::uint8_t { avx2, avx512, neon };
 
 // Each returns nullptr where there is only the scalar function.

@@ -22,7 +22,7 @@ namespace {
 struct Floordiv { template <class D, class V> V operator()(D, V a, V b) const { return hn::Floor(hn::Div(a, b)); } };
 // clang-format on
 
-// Of bool any non-zero byte is true, and 0 or 1 is the result.
+// For bool, any non-zero byte is true, and the result is 0 or 1.
 struct LogicalAnd {
     template <class D, class V>
     V operator()(D d, V a, V b) const {
@@ -43,7 +43,7 @@ struct LogicalXor {
     }
 };
 
-// Counts at the width or beyond: 0, or the sign for a signed right shift.
+// Counts of the width or more: 0, or the sign for a signed right shift.
 struct ShiftLeft {
     template <class D, class V>
     V operator()(D d, V a, V b) const {
@@ -135,7 +135,7 @@ StripFunction comparison_kernel(DType dtype) {
     }
 }
 
-/// Of i32 and i64, which positions have.
+/// For i32 and i64, the types of positions.
 template <ir::Op op>
 StripFunction division_kernel(DType dtype) {
     if (dtype == DType::i32) return map_kernel<std::int32_t, 2, IntegerDivision<op>>;
@@ -164,7 +164,7 @@ struct WideProduct {
     }
 };
 
-/// First word of philox4x32-10 (ir::philox): in[0] is the key of all elements, in[1] the counters.
+/// First word of philox4x32-10 (ir::philox): in[0] is the key for all elements, in[1] the counters.
 void random_bits(const Strip& s) {
     const hn::ScalableTag<std::uint32_t> d;
     const hn::Repartition<std::uint64_t, decltype(d)> wide;

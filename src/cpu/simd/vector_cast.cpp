@@ -1,4 +1,4 @@
-// Vector casts among the dtypes that kernels convert between in inner loops.
+// Vector casts between the dtypes that kernels convert in inner loops.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd/vector_cast.cpp"
 // clang-format off
@@ -15,8 +15,8 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
 
-/// out = f(d, in) on vectors of the wider of the two types, or of what lies between them; the
-/// others' are as many lanes.
+/// out = f(d, in) on vectors of the wider of the two types, or of an intermediate one; vectors of
+/// the others have the same number of lanes.
 template <typename In, typename Out, class F,
           typename Wide = std::conditional_t<(sizeof(In) > sizeof(Out)), In, Out>>
 void cast(const Strip& strip) {
@@ -55,7 +55,7 @@ struct Narrow {
         return narrow_bits<dtype>(d, x);
     }
 };
-/// Bytes of f8 to f32. f16 has the exponents of e5m2, and room for those of e4m3 at other places.
+/// Bytes of f8 to f32. f16 has the exponents of e5m2; those of e4m3 fit it after a shift.
 template <DType dtype>
 struct WidenF8 {
     template <class DI, class DO, class V>
@@ -102,7 +102,7 @@ struct Convert {
         return hn::ConvertTo(d, x);
     }
 };
-/// f32 to i32: the conversion saturates, or gives INT_MIN on x86; NaN has to become 0.
+/// f32 to i32: the conversion saturates, or gives INT_MIN on x86; NaN must become 0.
 struct Truncate {
     template <class DI, class DO, class V>
     auto operator()(DI din, DO d, V x) const {
@@ -112,7 +112,7 @@ struct Truncate {
         return hn::IfThenElse(hn::RebindMask(d, above), hn::Set(d, 2147483647), whole);
     }
 };
-/// Integers of 64 bits to 32: the low half.
+/// 64-bit integers to 32 bits: the low half.
 struct LowHalf {
     template <class DI, class DO, class V>
     auto operator()(DI, DO d, V x) const {
@@ -121,14 +121,14 @@ struct LowHalf {
         return hn::BitCast(d, hn::TruncateTo(du32, hn::BitCast(du, x)));
     }
 };
-/// Anything to bool; d of the operand.
+/// Anything to bool; `d` is the operand's tag.
 struct NotZero {
     template <class D, class V>
     auto operator()(D d, V x) const {
         return hn::Not(hn::Eq(x, hn::Zero(d)));  // NaN is true
     }
 };
-/// bool to a type of 32 bits.
+/// bool to a 32-bit type.
 struct FromBool {
     template <class DI, class DO, class V>
     auto operator()(DI, DO d, V x) const {

@@ -1,4 +1,4 @@
-// What reductions and scans combine lanes by. Included once per target.
+// The operations by which reductions and scans combine lanes. Included once per target.
 #if defined(TILEWRIGHT_CPU_VECTOR_COMBINE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TILEWRIGHT_CPU_VECTOR_COMBINE_INL_H
 #undef TILEWRIGHT_CPU_VECTOR_COMBINE_INL_H
@@ -56,7 +56,7 @@ struct LogAddExp {
         using T = hn::TFromD<D>;
         const V high = Max()(d, a, b);
         const V e = Exp()(d, hn::Neg(hn::Abs(hn::Sub(a, b))));
-        // The logarithm of 1 + e is e where e is small; e is no number between equal infinities.
+        // log(1 + e) is e where e is small; between equal infinities e is NaN.
         const V log = hn::IfThenElse(hn::Gt(e, hn::Set(d, T(1e-18))), hn::Log1p(d, e), e);
         return hn::IfThenElse(hn::IsFinite(high), hn::Add(high, log), high);
     }
@@ -64,8 +64,8 @@ struct LogAddExp {
     static constexpr T kIdentity = -std::numeric_limits<T>::infinity();
 };
 
-/// The kernel of one F for a type: `Kernels::of<T, F>(rows)`, or `Kernels::others<F>(dtype, rows)`
-/// for what is not read as it is. nullptr: left to the scalar table.
+/// The kernel of F for a dtype: `Kernels::of<T, F>(rows)`, or `Kernels::others<F>(dtype, rows)` for
+/// dtypes that need a conversion. nullptr: left to the scalar table.
 template <class Kernels, class F>
 StripFunction for_dtype(DType dtype, bool rows) {
     switch (dtype) {
@@ -86,7 +86,7 @@ StripFunction for_dtype(DType dtype, bool rows) {
     }
 }
 
-/// The same for what a kind combines by.
+/// The same for the operation of a kind of reduction.
 template <class Kernels>
 StripFunction for_kind(ir::Reduction kind, DType dtype, bool rows) {
     switch (kind) {

@@ -19,19 +19,19 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
 
-// A step of a fused run costs a jump whose target the processor takes some cycles to find: of a few
-// adds and multiplications on rows in the cache, most of the time. The runs below are known when
-// the library is compiled; their steps are inlined, and what a run keeps stays in registers.
+// A step of a fused run costs an indirect jump of some cycles: where a run is a few adds and
+// multiplications on rows in the cache, most of its time. The runs below are known when the library
+// is compiled; their steps are inlined, and a run's temporaries stay in registers.
 //
-// compiled_runs.inl lists them, one call of the macro each, from the programs themselves
-// (docs/design/018-runs-compiled-ahead.md). The functions that its steps are written with are those
-// below; runs that cli/generate_compiled_runs.cpp cannot write with them are not listed.
+// compiled_runs.inl lists them, one macro call each, generated from the programs themselves
+// (docs/design/018-runs-compiled-ahead.md). Their steps use the functions below; runs that
+// cli/generate_compiled_runs.cpp cannot express with these are not listed.
 
 using ir::Op;
 using Kind = FusedPlace::Kind;
 using Shape = FusedShape;
 
-constexpr int kAtOnce = 4;  ///< vectors a step works on: few enough for some temporaries
+constexpr int kAtOnce = 4;  ///< vectors per step: few enough to leave registers for temporaries
 constexpr std::int64_t kLanesAtOnce = kAtOnce * kLanes;
 static_assert(kBlock % kLanesAtOnce == 0);
 
@@ -52,7 +52,7 @@ constexpr Shape keep(int temporary) {
 constexpr Shape take(int temporary) {
     return {{Op::load, DType::f32}, {kept(temporary)}};
 }
-/// The block's value is operand `value`, the other one lies at `place`.
+/// The block's value is operand `value`, the other one is at `place`.
 constexpr Shape binary(Op op, FusedPlace place, int value = 0) {
     return {{op, DType::f32, DType::f32, value}, {place}};
 }
@@ -78,7 +78,7 @@ constexpr int operands_of(const Shape& shape) {
                                           [](FusedPlace p) { return p.kind != Kind::none; }));
 }
 
-/// Counts over the steps before step `end`.
+/// Sums `count` over the steps before step `end`.
 template <const auto& kRun, class Count>
 constexpr std::size_t total(std::size_t end, Count count) {
     std::size_t sum = 0;
@@ -92,7 +92,7 @@ constexpr std::size_t keeps(const Shape& shape) {
     return shape.key.op == Op::store && shape.place[0].kind == Kind::temporary;
 }
 
-/// A row of a run's operands, and what it has in registers.
+/// A row of a run's operands, and the run's values in registers.
 template <const auto& kRun>
 struct Row {
     static constexpr std::size_t kSteps = kRun.size();
@@ -243,7 +243,7 @@ struct Row {
 
 template <const auto& kRun>
 void compiled_run(const FusedCall& call) {
-    // What each prefetch fetches next, so many bytes of it, and the way from block to block.
+    // The next bytes to prefetch for each prefetch, and the distance from block to block.
     struct Ahead {
         const char* at;
         std::int64_t bytes, step;

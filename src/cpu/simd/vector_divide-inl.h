@@ -15,9 +15,9 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// div, rem, floordiv or floormod of whole numbers below 2^53. A quotient a / b that is not whole
-/// is at least 1 / b away from the next whole number, more than f64 rounds it by: truncation gives
-/// the exact one, and the remainder is exact, too. By zero as docs/reference/ir.md says.
+/// div, rem, floordiv or floormod of integers below 2^53. A quotient a / b that is not an integer
+/// is at least 1 / b away from the next one, more than the rounding error of f64: truncation is
+/// exact, and so is the remainder. Division by zero follows docs/reference/ir.md.
 template <ir::Op op, class D, class V = hn::Vec<D>>
 HWY_INLINE V divide_whole(D d, V a, V b) {
     constexpr bool kFloors = op == ir::Op::floordiv || op == ir::Op::floormod;
@@ -27,7 +27,7 @@ HWY_INLINE V divide_whole(D d, V a, V b) {
     const V divisor = hn::IfThenElse(by_zero, one, b);
     const V quotient = hn::Trunc(hn::Div(a, divisor));
     const V rest = hn::NegMulAdd(quotient, divisor, a);
-    // Truncation went up where the rest has the other sign than the divisor.
+    // Truncation rounded up where the remainder and the divisor differ in sign.
     const auto up = hn::Lt(hn::Mul(rest, divisor), zero);
     if constexpr (kQuotient) {
         const V result = kFloors ? hn::Sub(quotient, hn::IfThenElseZero(up, one)) : quotient;
@@ -48,7 +48,7 @@ struct IntegerDivision {
             return hn::Combine(d, half(hn::UpperHalf(dh, a), hn::UpperHalf(dh, b)),
                                half(hn::LowerHalf(dh, a), hn::LowerHalf(dh, b)));
         } else {
-            // Adding 1.5 * 2^52 leaves a whole number in the low bits of the sum.
+            // Adding 1.5 * 2^52 leaves an integer in the low bits of the sum.
             const hn::Rebind<double, D> dd;
             const hn::RebindToUnsigned<D> du;
             const V magic = hn::Set(d, 0x4338000000000000);
@@ -73,7 +73,7 @@ struct IntegerDivision {
         const hn::DFromV<VH> dh;
         const hn::Rebind<double, decltype(dh)> dd;
         auto result = divide_whole<op>(dd, hn::PromoteTo(dd, a), hn::PromoteTo(dd, b));
-        // The lowest value by -1 is itself.
+        // The lowest value divided by -1 is itself.
         const auto beyond = hn::Ge(result, hn::Set(dd, 0x1p31));
         result = hn::IfThenElse(beyond, hn::Set(dd, -0x1p31), result);
         return hn::DemoteTo(dh, result);

@@ -1,5 +1,5 @@
-// What fused runs are made of: the block of lanes, and operations on its vectors. Included once per
-// target.
+// The building blocks of fused runs: the block of lanes and operations on its vectors. Included
+// once per target.
 #if defined(TILEWRIGHT_CPU_VECTOR_FUSED_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TILEWRIGHT_CPU_VECTOR_FUSED_INL_H
 #undef TILEWRIGHT_CPU_VECTOR_FUSED_INL_H
@@ -26,7 +26,7 @@ constexpr std::int64_t kLanes = hn::MaxLanes(D());
 constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 8;
 constexpr std::int64_t kBlock = kVectors * kLanes;
 
-// ---- Operations on vectors of f32, i32 in their bits, and masks.
+// ---- Operations on vectors of f32, on the bits of i32, and on masks.
 
 /// F on the bits as i32.
 template <class F>
@@ -37,7 +37,7 @@ struct OnIntegers {
         return hn::BitCast(d, F()(di, hn::BitCast(di, x)...));
     }
 };
-/// A comparison, as a mask in a vector.
+/// A comparison whose result is a mask in a vector.
 template <class F>
 struct Compare {
     HWY_INLINE V operator()(D d, V a, V b) const { return hn::VecFromMask(d, F()(d, a, b)); }
@@ -85,7 +85,7 @@ struct ClampOf {
     }
 };
 
-/// Elements of a dtype in memory, as the block holds them.
+/// Elements of a dtype in memory, as values of the block.
 template <DType dtype>
 HWY_INLINE V widened(const void* p, std::int64_t lane) {
     const D d;
@@ -102,7 +102,7 @@ HWY_INLINE V widened(const void* p, std::int64_t lane) {
     }
 }
 
-/// Stores a vector of the block as elements of a dtype, past the caches where it `streams`.
+/// Stores a vector of the block as elements of a dtype; `streams`: with non-temporal stores.
 template <DType dtype>
 HWY_INLINE void store_widened(V v, void* p, std::int64_t lane, bool streams) {
     const D d;
@@ -119,7 +119,7 @@ HWY_INLINE void store_widened(V v, void* p, std::int64_t lane, bool streams) {
     }
 }
 
-/// Fetches what the next iteration of a loop reads, while this one computes.
+/// Prefetches data of the next iteration of a loop while this one computes.
 HWY_INLINE void prefetch(const char* at, std::int64_t bytes) {
     constexpr int kRead = 0, kIntoL2 = 2;
     constexpr std::int64_t kLine = 64;
@@ -128,7 +128,7 @@ HWY_INLINE void prefetch(const char* at, std::int64_t bytes) {
     }
 }
 
-/// Halves of the lanes are combined until one is left.
+/// Combines halves of the lanes until one is left.
 template <class F, class DN>
 HWY_INLINE float across([[maybe_unused]] DN d, hn::Vec<DN> lanes) {
     if constexpr (hn::MaxLanes(DN()) == 1) {

@@ -11,7 +11,7 @@
 #include "cpu/simd/vector_fused-inl.h"
 #include "hwy/highway.h"
 
-// The vectors of a block travel in the argument registers.
+// The vectors of a block are passed in the argument registers.
 #undef TW_EACH
 #undef TW_PARAMETERS
 #undef TW_VALUES
@@ -38,7 +38,7 @@ struct Position {
     alignas(64) std::array<std::int32_t, FusedCall::kMaxAffine> index;
 };
 
-/// How many of a position's addresses and forms a run has; addresses are handled in vectors.
+/// The numbers of addresses and forms that a run has; addresses are handled in vectors.
 struct Extent {
     std::size_t operands, forms;
 
@@ -52,7 +52,7 @@ struct Extent {
     }
 };
 
-/// What steps see of their run.
+/// The state of a run, for its steps.
 struct State : Position {
     HWY_ALIGN float partial[FusedCall::kMaxReductions][HWY_MAX_BYTES / sizeof(float)];
     const FusedCall* call;
@@ -106,7 +106,7 @@ void binary(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     next(s, step, lane, TW_VALUES);
 }
 
-/// Cheap functions, all vectors at once.
+/// Cheap functions, on all vectors at once.
 template <class F>
 void unary(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
@@ -117,7 +117,7 @@ void unary(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     next(s, step, lane, TW_VALUES);
 }
 
-/// Functions that need the registers for themselves, one vector at a time.
+/// Functions that need all registers, on one vector at a time.
 template <class F>
 void function(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
@@ -212,7 +212,7 @@ struct AffineForm {
         at = hn::Add(hn::Mul(hn::Iota(di, 0), hn::Set(di, lane)), hn::Set(di, base));
         step = hn::Set(di, static_cast<std::int32_t>(kLanes) * lane);
     }
-    /// The form at the next vector of the block.
+    /// Returns the form at this vector of the block and advances to the next.
     HWY_INLINE hn::Vec<DI> next() {
         const auto here = at;
         at = hn::Add(at, step);
@@ -260,7 +260,7 @@ void affine_select(State& s, const FusedStep* step, std::int64_t lane, TW_PARAME
     next(s, step, lane, TW_VALUES);
 }
 
-// Sums are taken in pairs, which rounds less than one after the other.
+// Sums are added in pairs, which rounds less than one after the other.
 template <class F>
 void reduce(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     const D d;
@@ -382,7 +382,7 @@ AnyFunction ternary_step(const FusedShape& shape) {
                                   : nullptr;
 }
 
-/// OfMasks: the same comparison of masks, in which true is -1.
+/// OfMasks: the same comparison for masks, in which true is -1.
 template <class F, class OfMasks = F>
 AnyFunction comparison_step(const FusedShape& shape) {
     if (shape.key.in == DType::boolean) return binary_step<CompareIntegers<OfMasks>>(shape);

@@ -1,4 +1,4 @@
-// Loads and stores of a vector's first lanes that touch no byte beyond them. Included once per
+// Loads and stores of a vector's first lanes that access no byte beyond them. Included once per
 // target.
 #if defined(TILEWRIGHT_CPU_VECTOR_LANES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TILEWRIGHT_CPU_VECTOR_LANES_INL_H

@@ -1,4 +1,4 @@
-// Vector forms of min, max and the transcendental functions. Errors and ranges:
+// Vector forms of min, max and the transcendental functions. Errors and ranges are in
 // docs/explanation/numerics.md. Included once per target.
 #if defined(TILEWRIGHT_CPU_VECTOR_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TILEWRIGHT_CPU_VECTOR_MATH_INL_H
@@ -17,8 +17,8 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The lesser and the greater of floats, b where either is NaN: x86's minps and maxps. Highway's
-// functions are these there; on NEON they give the operand that is a number.
+// The lesser and the greater of two floats, or b where either is NaN: x86's minps and maxps.
+// Highway's functions do this on x86; on NEON they return the operand that is a number.
 template <class V>
 HWY_INLINE V min_or_second(V a, V b) {
 #if HWY_ARCH_X86
@@ -36,7 +36,7 @@ HWY_INLINE V max_or_second(V a, V b) {
 #endif
 }
 
-// NaN in either operand propagates: only one in the first has to be looked for.
+// NaN in either operand propagates: only the first operand must be checked for it.
 struct Min {
     template <class D, class V>
     HWY_INLINE V operator()(D, V a, V b) const {
@@ -71,7 +71,7 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const float (&c)[kTerms]) {
     return sum;
 }
 
-/// polynomial(x[i]), all of them in step: the latency of one is filled with the others.
+/// polynomial(x[i]), interleaved: the latency of one is hidden by the others.
 template <class D, int kTerms, class V, int kCount>
 HWY_INLINE void polynomials(D d, const V (&x)[kCount], const float (&c)[kTerms], V (&sum)[kCount]) {
     each<kCount>([&](int i) HWY_ATTR { sum[i] = hn::Set(d, c[kTerms - 1]); });
@@ -82,7 +82,7 @@ HWY_INLINE void polynomials(D d, const V (&x)[kCount], const float (&c)[kTerms],
     }
 }
 
-/// Of 2^f for f in [-0.5, 0.5], relative error 6e-9 before rounding.
+/// For 2^f with f in [-0.5, 0.5], relative error 6e-9 before rounding.
 inline constexpr float kExp2Fraction[] = {1.0F,           0.693147188F,   0.240226508F,
                                           0.0555035711F,  0.00961808256F, 0.00133908634F,
                                           0.000154531629F};
@@ -91,13 +91,13 @@ HWY_INLINE hn::Vec<D> exp2_fraction(D d, hn::Vec<D> f) {
     return polynomial(d, f, kExp2Fraction);
 }
 
-/// Adding it to a small number leaves that number, rounded to a whole one, in the low bits.
+/// Added to a small number, it leaves that number, rounded to an integer, in the low bits.
 inline constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23
 
 #if HWY_TARGET == HWY_AVX3
 constexpr bool kScalesInOneStep = true;
 
-/// p * 2^n for whole n, given as n + kRounder.
+/// p * 2^n for an integer n, given as n + kRounder.
 template <class D>
 HWY_INLINE hn::Vec<D> scale_by_rounded(D d, hn::Vec<D> p, hn::Vec<D> rounded) {
     const auto n = hn::Sub(rounded, hn::Set(d, kRounder));
@@ -112,7 +112,7 @@ HWY_INLINE hn::Vec<D> scale_by_rounded(D d, hn::Vec<D> p, hn::Vec<D> rounded) {
 #else
 constexpr bool kScalesInOneStep = false;
 
-/// p * 2^n for whole n in [-151, 129], given as n + kRounder, in two steps: the result may be
+/// p * 2^n for an integer n in [-151, 129], given as n + kRounder, in two steps: the result may be
 /// subnormal or infinite where a single power of two could not be represented.
 template <class D>
 HWY_INLINE hn::Vec<D> scale_by_rounded(D d, hn::Vec<D> p, hn::Vec<D> rounded) {
@@ -131,7 +131,7 @@ HWY_INLINE hn::Vec<D> scale_by_power(D d, hn::Vec<D> p, hn::Vec<D> n) {
     return scale_by_rounded(d, p, hn::Add(n, hn::Set(d, kRounder)));
 }
 
-/// x clamped to [low, high]; NaN stays.
+/// x clamped to [low, high]; NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> clamp_keeping_nan(D d, hn::Vec<D> x, float low, float high) {
     return min_or_second(hn::Set(d, high), max_or_second(hn::Set(d, low), x));
@@ -147,8 +147,8 @@ HWY_NOINLINE V through_libm(D d, V x, F f) {
     return hn::Load(d, lanes);
 }
 
-/// `common`, what a vector function gave, but for the lanes not `inside` its range: they go through
-/// the C library. A lane never depends on its neighbours, some of which may hold anything.
+/// `common`, the result of a vector function, except for lanes not `inside` its range, which go
+/// through the C library. A lane never depends on its neighbours, some of which may be undefined.
 template <class D, class V, class M, class Scalar>
 HWY_INLINE V with_rare_lanes(D d, V x, M inside, V common, Scalar scalar) {
     if (HWY_LIKELY(hn::AllTrue(d, inside))) return common;
@@ -168,7 +168,7 @@ HWY_INLINE V guarded(D d, V x, double low, double high, F vector, Scalar scalar)
 template <class D>
 inline constexpr bool kIsF32 = sizeof(hn::TFromD<D>) == 4;
 
-/// f32 alone.
+/// For f32 only.
 struct Exp2 {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x) const {
@@ -180,13 +180,13 @@ struct Exp2 {
     }
 };
 
-/// exp of f32 vectors, all of them in step.
+/// exp of f32 vectors, interleaved.
 template <class D, class V, int kCount>
 HWY_INLINE void exps(D d, V (&x)[kCount]) {
     static constexpr float kC[] = {0.5F, 0.166665759F, 0.0416665488F, 0.00836335483F,
                                    0.00139269002F};
     V rounded[kCount], p[kCount];
-    bool normal = false;  // all results, as usual: there is a shorter way than two steps
+    bool normal = false;  // true, as usual, where one step can scale all results
     if constexpr (!kScalesInOneStep) {
         auto all = hn::Le(hn::Abs(x[0]), hn::Set(d, 86.0F));
         each<kCount - 1>([&](int i) HWY_ATTR {
@@ -200,7 +200,7 @@ HWY_INLINE void exps(D d, V (&x)[kCount]) {
     });
     each<kCount>([&](int i) HWY_ATTR {
         const V n = hn::Sub(rounded[i], hn::Set(d, kRounder));
-        // x - n ln 2, ln 2 in two parts: n times the first is exact.
+        // x - n ln 2, with ln 2 in two parts: n times the first is exact.
         x[i] = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), x[i]);
         x[i] = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), x[i]);
     });
@@ -250,7 +250,7 @@ TW_GUARDED_FUNCTION(Sin, Sin, sin, 1e-30, 39000, 1e-300, 39000)
 TW_GUARDED_FUNCTION(Cos, Cos, cos, 0, 39000, 0, 39000)
 #undef TW_GUARDED_FUNCTION
 
-// Logarithms: positive normal numbers by vector, the rest (zero, negatives, NaN...) by libm.
+// Logarithms: positive normal numbers in vectors, the rest (zero, negatives, NaN...) in libm.
 #define TW_LOGARITHM(Name, vector_name, scalar_name)                                      \
     struct Name {                                                                         \
         template <class D, class V>                                                       \
@@ -315,7 +315,7 @@ struct Logistic {
     }
 };
 
-/// f32 alone.
+/// For f32 only.
 struct Erf {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x) const {
@@ -325,7 +325,7 @@ struct Erf {
                                            -0.026854212F,  0.00518908742F, -0.000801686429F,
                                            7.87587506e-05F};
         const V near = hn::MulAdd(polynomial(d, square, kSmall), x, x);
-        // 1 - erfc(|x|), erfc as 2^-Q: its error counts little where erfc is below 0.16.
+        // 1 - erfc(|x|), with erfc as 2^-Q: its error hardly counts where erfc is below 0.16.
         static constexpr float kLarge[] = {-0.000463784656F, 1.63059049F,     0.911517377F,
                                            0.158826582F,     -0.038126165F,   0.00686970584F,
                                            -0.000861670436F, 6.65268722e-05F, -2.36593044e-06F};
@@ -333,12 +333,12 @@ struct Erf {
         const V n = hn::Round(q);
         const V erfc = scale_by_power(d, exp2_fraction(d, hn::Sub(n, q)), hn::Neg(n));
         const V far = hn::CopySign(hn::Sub(hn::Set(d, 1.0F), erfc), x);
-        // The polynomial in x^2 overflows nowhere it is chosen; NaN takes it.
+        // The polynomial in x^2 does not overflow where it is selected; NaN selects it.
         return hn::IfThenElse(hn::Gt(size, hn::Set(d, 1.0F)), far, near);
     }
 };
 
-/// f32 alone.
+/// For f32 only.
 struct Erfc {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x) const {
@@ -366,19 +366,19 @@ struct Erfc {
                            polynomial(d, inverse, kLarge));
         const V tail = hn::Div(hn::Mul(exact, series), s);
         const V far = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Sub(hn::Set(d, 2.0F), tail), tail);
-        // NaN takes the polynomial in x^2.
+        // NaN selects the polynomial in x^2.
         return hn::IfThenElse(hn::Gt(hn::Abs(x), one), far, near);
     }
 };
 
-/// f32 alone: a third of the exponent by integer arithmetic, then Halley's iteration twice.
+/// For f32 only: divides the exponent by 3 in integer arithmetic, then two of Halley's iterations.
 struct Cbrt {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x) const {
         const hn::RebindToSigned<D> di;
         const V size = hn::Abs(x);
         const V third = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, size)), hn::Set(d, 1.0F / 3));
-        constexpr std::int32_t kTwoThirdsOfTheBias = 709958130;  // in place, and tuned: within 3.5%
+        constexpr std::int32_t kTwoThirdsOfTheBias = 709958130;  // shifted and tuned: within 3.5%
         V root =
             hn::BitCast(d, hn::Add(hn::ConvertTo(di, third), hn::Set(di, kTwoThirdsOfTheBias)));
         for (int i = 0; i < 2; ++i) {
@@ -395,7 +395,7 @@ struct Cbrt {
     }
 };
 
-/// Of f32 and f64.
+/// For f32 and f64.
 struct NextAfter {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x, V y) const {
@@ -413,7 +413,7 @@ struct NextAfter {
     }
 };
 
-/// f32 alone: exp(y log x) in f64 where that is all there is to it.
+/// For f32 only: exp(y log x) in f64 where no special case applies.
 struct Pow {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x, V y) const {
@@ -439,7 +439,7 @@ struct Pow {
         const hn::DFromV<VH> dh;
         const hn::Rebind<double, decltype(dh)> dd;
         const auto product = hn::Mul(hn::Log(dd, hn::PromoteTo(dd, x)), hn::PromoteTo(dd, y));
-        // Beyond these the f32 result is infinite or zero anyway.
+        // Beyond these bounds the f32 result is infinite or zero anyway.
         const auto bounded =
             min_or_second(hn::Set(dd, 200.0), max_or_second(hn::Set(dd, -200.0), product));
         return hn::DemoteTo(dh, hn::Exp(dd, bounded));

@@ -1,4 +1,4 @@
-// What one vector instruction, or a few, do to lanes of any type. Included once per target.
+// Operations of one or a few vector instructions, on lanes of any type. Included once per target.
 #if defined(TILEWRIGHT_CPU_VECTOR_OPS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TILEWRIGHT_CPU_VECTOR_OPS_INL_H
 #undef TILEWRIGHT_CPU_VECTOR_OPS_INL_H
@@ -60,7 +60,7 @@ struct Lt { template <class D, class V> auto operator()(D, V a, V b) const { ret
 struct Gt { template <class D, class V> auto operator()(D, V a, V b) const { return hn::Gt(a, b); } };
 // clang-format on
 
-// Integer vectors have lt and gt only; of floats the negation would be true for NaN.
+// Integer vectors have only lt and gt; for floats their negation would be true for NaN.
 struct Le {
     template <class D, class V>
     auto operator()(D, V a, V b) const {

@@ -16,7 +16,7 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
 
-/// How elements of storage type S are read as vectors of T.
+/// Elements of storage type S, read as vectors of T.
 template <typename T>
 struct Direct {
     using Storage = T;
@@ -43,7 +43,7 @@ struct Widened {
     }
 };
 
-/// Column by column: four vectors of lanes at a time stay in registers while the rows go by.
+/// Column by column: four vectors of lanes stay in registers over all rows.
 template <typename T, class Read, class F>
 void over_rows(const Strip& s) {
     const hn::ScalableTag<T> d;
@@ -105,7 +105,7 @@ void over_lanes(const Strip& s) {
         const auto* p = static_cast<const typename Read::Storage*>(in.data) + r * in.row_stride;
         V a = identity, b = identity, c = identity, e = identity;
         std::int64_t l = 0;
-        if (in.lane_stride == 0) {  // one element stands for all lanes
+        if (in.lane_stride == 0) {  // one element for all lanes
             const auto x = hn::Set(d, hn::GetLane(Read::load_first(d, p, 1)));
             for (; l < s.lanes; l += kLanes) {
                 const auto n = static_cast<std::size_t>(std::min(kLanes, s.lanes - l));

@@ -16,7 +16,7 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
 
-/// Column by column: what was combined so far stays in registers while the rows go by.
+/// Column by column: the running combination stays in registers over all rows.
 template <typename T, class F>
 void over_rows(const Strip& s) {
     const hn::ScalableTag<T> d;
@@ -72,7 +72,7 @@ void over_rows(const Strip& s) {
     }
 }
 
-/// Running combinations of the lanes of one vector, from the first to the last or the other way.
+/// Running combinations of the lanes of one vector, from the first to the last or in reverse.
 template <typename T, class F>
 class VectorScan {
   public:
@@ -94,14 +94,14 @@ class VectorScan {
         }
     }
 
-    /// Lane l of the result combines lanes 0 to l; each step doubles how many.
+    /// Lane l of the result combines lanes 0 to l; each step doubles the number combined.
     HWY_INLINE V scanned(V v) const {
         for (int k = 0; k < kSteps; ++k) v = F()(D(), shifted(v, k), v);
         return v;
     }
-    /// Every lane one further, the identity in the place that gets none.
+    /// Every lane moved one further, with the identity in the lane that becomes free.
     HWY_INLINE V next_lane(V v) const { return shifted(v, 0); }
-    /// The lane that combines all, in every lane.
+    /// The lane that combines all, broadcast to every lane.
     HWY_INLINE V total(V scanned) const {
         return hn::TableLookupLanes(scanned, hn::IndicesFromVec(D(), last_));
     }
@@ -121,7 +121,7 @@ class VectorScan {
     hn::Mask<D> outside_[kSteps];
 };
 
-/// The vectors of a row in the order of the scan through `step`; `identity` where the row ends.
+/// Passes the vectors of a row to `step` in the order of the scan, padded with `identity`.
 template <class V, class Step>
 void each_vector(const Strip& s, std::int64_t row, V identity, const Step& step) {
     const hn::DFromV<V> d;
@@ -169,8 +169,8 @@ void over_lanes(const Strip& s) {
     }
 }
 
-/// Running logsumexp along the lanes. What came before is m + log(sum), m the largest element, so
-/// that one exponential and one logarithm an element do where no sum is too small to be exact.
+/// Running logsumexp along the lanes. The carry is m + log(sum), where m is the largest element, so
+/// one exponential and one logarithm per element do unless a sum is too small to be exact.
 template <typename T>
 void log_sum_exp_over_lanes(const Strip& s) {
     const hn::ScalableTag<T> d;
@@ -196,7 +196,7 @@ void log_sum_exp_over_lanes(const Strip& s) {
             const V prefix = sums.scanned(Exp()(d, hn::Sub(x, top)));
             const V inclusive = hn::Add(before, prefix);
             const V result = exclusive ? hn::Add(before, sums.next_lane(prefix)) : inclusive;
-            // Both: of an exclusive scan, the last element is in one of them only.
+            // Both: in an exclusive scan, only `inclusive` contains the last element.
             if (hn::AllTrue(d, hn::And(hn::Ge(result, smallest), hn::Ge(inclusive, smallest)))) {
                 m = top;
                 sum = sums.total(inclusive);
@@ -227,7 +227,7 @@ struct Scans {
     }
     template <class F>
     static StripFunction others(DType dtype, bool rows) {
-        // Sums and products wrap around alike with a sign and without.
+        // Sums and products wrap around alike for signed and unsigned integers.
         if constexpr (std::is_same_v<F, Sum> || std::is_same_v<F, Prod>) {
             if (dtype == DType::u32) return for_dtype<Scans, F>(DType::i32, rows);
             if (dtype == DType::u64) return for_dtype<Scans, F>(DType::i64, rows);

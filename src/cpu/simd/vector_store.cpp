@@ -1,4 +1,4 @@
-// Vector kernels that write strips to arrays: under a mask, and past the caches.
+// Vector kernels that write strips to arrays: masked, and with non-temporal stores.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd/vector_store.cpp"
 // clang-format off
@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 #if HWY_ARCH_X86
-/// Masked moves touch no byte of the lanes left out, which another thread may be writing.
+/// Masked moves do not touch the lanes left out, which another thread may be writing.
 template <typename T>
 void store_masked(const Strip& s) {
     const hn::ScalableTag<T> d;
@@ -39,7 +39,7 @@ void store_masked(const Strip& s) {
 }
 #endif
 
-/// Whole cache lines go past the caches, the ends of a row through them.
+/// Whole cache lines are stored non-temporally, the ends of a row through the caches.
 template <typename T>
 void stream(const Strip& s) {
     constexpr std::size_t kLine = 64;

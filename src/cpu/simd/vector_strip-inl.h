@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// One operand along a row, as a pointer and its step per lane: 1, or 0 where one element, splatted
-/// into a vector, is used for all lanes. So all operand forms share one loop.
+/// into a vector, is used for all lanes. All forms of operands thus share one loop.
 template <typename T>
 struct RowOperand {
     HWY_ALIGN T splat[HWY_MAX_BYTES / sizeof(T)];
@@ -38,8 +38,8 @@ struct RowOperand {
     }
 };
 
-/// The same by value: a vector store may alias anything, so that members seen through a reference
-/// would be read again for every vector.
+/// The same by value: a vector store may alias anything, so members read through a reference would
+/// be loaded again for every vector.
 template <typename T>
 struct RowCursor {
     const T* at;
@@ -47,8 +47,8 @@ struct RowCursor {
     HWY_INLINE RowCursor(const RowOperand<T>& operand) : at(operand.at), step(operand.step) {}
 };
 
-/// A strip as the kernels walk it. Operands stay where they are: copying a strip just written waits
-/// for its stores.
+/// A strip as the kernels walk it. Operands are not copied: copying a strip that has just been
+/// written waits for its stores.
 struct Walk {
     const StripOperand* in;
     void* out;
@@ -57,7 +57,7 @@ struct Walk {
     bool padded;
 };
 
-/// A strip whose rows lie one after the other, in every operand, is one long row.
+/// A strip whose rows are contiguous in every operand is one long row.
 HWY_INLINE Walk flattened(const Strip& s, int operands) {
     bool contiguous = s.rows > 1 && s.out_row_stride == s.lanes;
     for (int i = 0; i < operands; ++i) {
@@ -93,8 +93,8 @@ struct NarrowOperand {
     }
 };
 
-/// store(row, f(d, in[0], in[1], ...)) for rows that fit in one vector: what a row costs beside its
-/// vector is most of the time then.
+/// store(row, f(d, in[0], in[1], ...)) for rows that fit in one vector, whose time is mostly the
+/// overhead per row.
 template <typename T, int kOperands, class F, class S>
 HWY_INLINE void map_narrow(const Strip& s, const F& f, const S& store) {
     const hn::ScalableTag<T> d;
@@ -160,7 +160,7 @@ void map_strip(const Strip& strip, const F& f) {
     }
 }
 
-/// f of the strip as a StripFunction, for a stateless f.
+/// f on the strip as a StripFunction, for a stateless f.
 template <typename T, int kOperands, class F>
 void map_kernel(const Strip& strip) {
     map_strip<T, kOperands>(strip, F());
@@ -179,7 +179,7 @@ HWY_INLINE hn::Mask<D> mask_of_bytes(D d, hn::Vec<hn::Rebind<std::uint8_t, D>> b
     }
 }
 
-/// Stores the lanes of a mask as bytes 0 or 1; `n` lanes when given.
+/// Stores the lanes of a mask as bytes 0 or 1; only `n` lanes when given.
 template <class D, class M>
 HWY_INLINE void store_mask(D d, M mask, std::uint8_t* out, std::size_t n = hn::MaxLanes(D())) {
     using T = hn::TFromD<D>;
@@ -202,7 +202,7 @@ HWY_INLINE void store_mask(D d, M mask, std::uint8_t* out, std::size_t n = hn::M
     }
 }
 
-/// bool out(r, l) = f(d, in...), f giving a mask.
+/// bool out(r, l) = f(d, in...), where f returns a mask.
 template <typename T, int kOperands, class F>
 void mask_kernel(const Strip& strip) {
     const hn::ScalableTag<T> d;
@@ -297,8 +297,8 @@ HWY_INLINE void narrow_row(const float* in, std::int64_t n, std::uint16_t* out) 
     }
 }
 
-/// The f32 kernel kF on f16 or bf16 operands: a stretch of a row at a time is widened into L1,
-/// computed, and rounded. kBoolOut: the result is bool and stays as it is.
+/// The f32 kernel kF on f16 or bf16 operands: part of a row at a time is widened into L1, computed,
+/// and rounded. kBoolOut: the result is bool and is stored directly.
 template <StripFunction kF, DType dtype, int kOperands, bool kBoolOut>
 void through_f32(const Strip& strip) {
     constexpr std::int64_t kStretch = 256;
@@ -350,7 +350,7 @@ StripFunction float_kernel(DType dtype) {
     }
 }
 
-// What a row of ir/ops.inl says of its vector form. What it leaves out is a scalar loop.
+// The vector forms named in rows of ir/ops.inl. An op without one is a scalar loop.
 
 /// F for every float.
 template <class F>
@@ -360,7 +360,7 @@ struct VectorFloats {
         return float_kernel<F, kOperands>(dtype);
     }
 };
-/// F in f32, of f16 and bf16 too.
+/// F in f32, for f16 and bf16, too.
 template <class F>
 struct VectorF32 {
     template <int kOperands>
@@ -368,7 +368,7 @@ struct VectorF32 {
         return float_kernel<F, kOperands, false>(dtype);
     }
 };
-/// F for f32 and f64, where narrow floats are not the f32 rounded.
+/// F for f32 and f64 only, where rounding the f32 result is wrong for narrow floats.
 template <class F>
 struct VectorWide {
     template <int kOperands>

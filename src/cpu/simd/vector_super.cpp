@@ -26,10 +26,10 @@ using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 constexpr std::int64_t kLanes = hn::MaxLanes(DF());
 
-/// Vectors computed in step: the latency of one's operations is filled with those of the others.
+/// Vectors that are interleaved: the latency of each one's operations is hidden by the others.
 constexpr int kInStep = 4;
 
-/// 2^x in one pass over the range that softmax needs: 0 below 2^-127, infinity from 2^128.
+/// 2^x in one pass for the range of softmax: may be 0 below 2^-126, infinity from 2^128 on.
 template <int kCount>
 HWY_INLINE void fast_exp2(VF (&x)[kCount]) {
     const DF d;
@@ -42,14 +42,14 @@ HWY_INLINE void fast_exp2(VF (&x)[kCount]) {
     VF fraction[kCount];
     each<kCount>([&](int i) HWY_ATTR { fraction[i] = VF{_mm512_reduce_ps(x[i].raw, kFloor)}; });
     polynomials(d, fraction, kC, p);
-    // Subnormal results would cost every later instruction that reads them an assist.
+    // Subnormal results would cost every later instruction that reads them a microcode assist.
     each<kCount>([&](int i) HWY_ATTR {
         const __mmask16 normal = _mm512_cmp_ps_mask(x[i].raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
         x[i] = VF{_mm512_maskz_scalef_ps(normal, p[i].raw, x[i].raw)};
     });
 #else
     // Adding 1.5 * 2^23 leaves round(x) in the low bits of the sum, and 127 makes it the exponent
-    // of the power of two; for -127 that is the number 0.
+    // of the power of two; for -127 the power is 0.
     const hn::RebindToUnsigned<DF> du;
     const VF magic = hn::Set(d, 12582912.0F + 127.0F);
     VF power[kCount];
@@ -64,13 +64,13 @@ HWY_INLINE void fast_exp2(VF (&x)[kCount]) {
 #endif
 }
 
-/// The first n lanes, or all of them where kPartial says that there are.
+/// The first n lanes where kPartial, else all of them.
 template <bool kPartial>
 HWY_INLINE VF load(const float* p, std::size_t n) {
     return kPartial ? load_first(DF(), p, n) : hn::LoadU(DF(), p);
 }
 
-/// A lane operand at lanes l and up: one vector for all rows, or one element per row.
+/// A lane operand from lane l on: one vector for all rows, or one element per row.
 template <bool kPartial>
 struct LaneOperand {
     const float* at;
@@ -99,7 +99,7 @@ HWY_INLINE void store(V v, D d, hn::TFromD<D>* p, std::size_t n) {
         hn::StoreU(v, d, p);
 }
 
-/// Elements of a body's result in memory.
+/// The type of a body's result in memory.
 template <DType dtype>
 using Stored = std::conditional_t<dtype == DType::f32, float, std::uint16_t>;
 
@@ -135,8 +135,8 @@ HWY_INLINE void store_rows(const Strip& s, Body& body, std::int64_t r, std::int6
     });
 }
 
-/// One column of vectors: all rows of lanes [l, l + n). Body: made from (strip, l, n); value(row),
-/// or values(row, kRows vectors) where rows are computed in step; finish() ends the column.
+/// One column of vectors: all rows of lanes [l, l + n). Body: constructed from (strip, l, n), it
+/// has value(row), or values(row, kRows vectors) for interleaved rows; finish() ends the column.
 template <bool kPartial, class Body>
 HWY_INLINE void column(const Strip& s, std::int64_t l, std::size_t n) {
     constexpr int kStep = Body::kRows;
@@ -147,8 +147,8 @@ HWY_INLINE void column(const Strip& s, std::int64_t l, std::size_t n) {
     body.finish();
 }
 
-/// Two columns side by side, for bodies without rows in step: twice the independent work within
-/// the reach of the scheduler.
+/// Two columns at once, for bodies without interleaved rows: twice the independent work within the
+/// window of the scheduler.
 template <class Body>
 HWY_INLINE void two_columns(const Strip& s, std::int64_t l) {
     Body first(s, l, kLanes), second(s, l + kLanes, kLanes);
@@ -160,7 +160,7 @@ HWY_INLINE void two_columns(const Strip& s, std::int64_t l) {
     second.finish();
 }
 
-/// Rows that stay in L1 while their columns are walked one after the other.
+/// Rows that stay in L1 while their columns are processed one after the other.
 constexpr std::int64_t kColumnRows = 32;
 
 /// The strip's rows from `first` on, at most kColumnRows of them.
@@ -194,7 +194,7 @@ void columns(const Strip& s) {
     }
 }
 
-/// The tile operand's rows below lane l.
+/// The tile operand's rows from lane l on.
 struct TileOperand {
     const float* at;
     std::int64_t row_stride;
@@ -284,7 +284,7 @@ void softcap(const Strip& s) {
     });
 }
 
-/// First lane at which base + b * l >= 0 begins (b > 0) or ceases (b < 0) to hold, in [0, lanes].
+/// First lane at which base + b * l >= 0 becomes true (b > 0) or false (b < 0), in [0, lanes].
 std::int64_t crossing(std::int64_t base, std::int64_t b, std::int64_t lanes) {
     if (b == 0) return base >= 0 ? 0 : lanes;
     // b > 0: ceil(-base / b); b < 0: floor(base / -b) + 1.
@@ -301,7 +301,7 @@ void affine_select(const Strip& s) {
     const auto a = static_cast<std::int64_t>(s.immediate[1]);
     const auto b = static_cast<std::int64_t>(s.immediate[2]);
     const VF value = hn::Set(d, static_cast<float>(s.immediate[3]));
-    const bool from = b >= 0;  // lanes from the crossing on are kept; otherwise those before it
+    const bool from = b >= 0;  // lanes from the crossing on are kept, otherwise those before it
     for (std::int64_t r = 0; r < s.rows; ++r) {
         const float* in = static_cast<const float*>(s.in[0].data) + r * s.in[0].row_stride;
         float* out = static_cast<float*>(s.out) + r * s.out_row_stride;
@@ -336,14 +336,14 @@ HWY_INLINE hn::Mask<DF> either_nan(VF a, VF b) {
 #endif
 }
 
-/// A maximum in which NaN stays, looked for in two vectors at a time.
+/// A running maximum that propagates NaN; NaNs are detected in two vectors at a time.
 struct RunningMax {
     VF maximum;
     hn::Mask<DF> nan = hn::MaskFromVec(hn::Zero(DF()));
 
     template <int kCount>
     HWY_INLINE void take(const VF (&x)[kCount]) {
-        // Where x is NaN, what was found before stays.
+        // Where x is NaN, the previous maximum stays.
         each<kCount>([&](int i) HWY_ATTR { maximum = max_or_second(x[i], maximum); });
         each<(kCount + 1) / 2>([&](int i) HWY_ATTR {
             nan = hn::Or(nan, either_nan(x[2 * i], x[std::min(2 * i + 1, kCount - 1)]));
@@ -355,7 +355,7 @@ struct RunningMax {
     }
 };
 
-/// For indices that f32 holds exactly.
+/// For indices that are exact in f32.
 template <bool kPartial, bool kScaled>
 struct AffineAddOf {
     static constexpr DType kOut = DType::f32;
@@ -404,7 +404,7 @@ using AffineAdd = AffineAddOf<kPartial, false>;
 template <bool kPartial>
 using ScaledAffineAdd = AffineAddOf<kPartial, true>;
 
-/// Element by element, for positions beyond 2^24.
+/// Element by element, for positions of 2^24 and more.
 void affine_add_far(const Strip& s) {
     const auto base = static_cast<std::int64_t>(s.immediate[0]);
     const auto a = static_cast<std::int64_t>(s.immediate[1]);

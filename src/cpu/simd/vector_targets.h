@@ -1,4 +1,4 @@
-// Which instruction sets the vector sources are compiled for. To be included before Highway.
+// Which instruction sets the vector sources are compiled for. Must be included before Highway.
 #pragma once
 
 // Below AVX2 the scalar table is used; SVE vectors have no compile-time size.

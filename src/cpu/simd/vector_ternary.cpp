@@ -29,7 +29,7 @@ struct Fma {
     }
 };
 
-/// By size alone: elements are moved, not computed.
+/// By size only: elements are moved, not computed.
 template <typename T>
 void select(const Strip& strip) {
     const hn::ScalableTag<T> d;

@@ -16,7 +16,7 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
 
-/// Reads and writes four or more elements as the vector type the transpose works in.
+/// Reads and writes four or more elements as the vector type of the transpose.
 template <typename T>
 struct SameBits {
     using In = T;
@@ -73,8 +73,8 @@ HWY_INLINE void store_blocks(hn::Vec<D> v, D d, typename Access::Out* out, std::
 }
 
 /// Transposes `rows` rows of the lanes of one vector, from lane `l` on. log2(n) riffles of n rows
-/// transpose blocks of n x n elements, as many side by side as a vector holds: the shuffles stay
-/// within 128 bits on every target.
+/// transpose blocks of n x n elements, as many blocks as a vector holds: the shuffles stay within
+/// 128 bits on every target.
 template <class Access, class D>
 HWY_INLINE void transpose_lanes(D d, const Strip& s, std::int64_t l, std::int64_t rows) {
     constexpr int n = 16 / sizeof(hn::TFromD<D>);
@@ -117,7 +117,7 @@ void transpose_blocks(const Strip& s, StripFunction scalar) {
     std::int64_t l = 0;
     for (; l + kLanes <= lanes; l += kLanes) transpose_lanes<Access>(d, s, l, rows);
     for (; l < lanes; l += n) transpose_lanes<Access>(block, s, l, rows);
-    // The remaining rows of all lanes, and the remaining lanes of the rows done.
+    // The remaining rows of all lanes, and the remaining lanes of the finished rows.
     const auto rest = [&](std::int64_t row, std::int64_t count, std::int64_t lane,
                           std::int64_t width) {
         if (count <= 0 || width <= 0) return;

@@ -25,7 +25,7 @@ struct Sign {
     template <class D, class V>
     V operator()(D d, V x) const {
         using T = hn::TFromD<D>;
-        // Zeros and NaN are neither above nor below zero: they stay.
+        // Zeros and NaN are neither above nor below zero, so they stay.
         const V positive = hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Set(d, T(1)), x);
         return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Set(d, T(-1)), positive);
     }

@@ -1,4 +1,4 @@
-// Facts about a kernel's values that code generation asks for.
+// Facts about a kernel's values that code generation needs.
 #include "cuda/codegen/analysis.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace {
 using ir::Op;
 using ir::Value;
 
-constexpr int kMaxIndexMath = 48;  // instructions worth computing again
+constexpr int kMaxIndexMath = 48;  // instructions worth recomputing
 
 }  // namespace
 

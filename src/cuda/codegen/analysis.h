@@ -1,5 +1,5 @@
-// Facts about a kernel's values that code generation asks for: those of the IR, and
-// what Refs they write.
+// Facts about a kernel's values that code generation needs: those of the IR, and which Refs it
+// writes.
 #pragma once
 
 #include <map>
@@ -11,19 +11,18 @@
 
 namespace tilewright::cuda {
 
-/// What a call promised about one array, beyond its type.
+/// What a call promises about one array, beyond its type.
 struct RefFacts {
     /// The last dimension has stride 1; base address and all other strides are multiples of 16
     /// bytes.
     bool vectors = false;
     /// Row-major without gaps: strides follow from the extents.
     bool dense = false;
-    /// TMA can address it: `vectors`, no extent is 0 or 2^30 and more, all strides are
+    /// TMA can address it: `vectors`, every extent is between 1 and 2^30 - 1, all strides are
     /// positive and below 2^40 bytes.
     bool tensor = false;
-    /// Where TMA cannot address it: the bytes, 8 or 4, that its address and all strides but the
-    /// last are multiples of, so that threads can copy rows to shared memory in such pieces; else
-    /// 0.
+    /// Where TMA cannot address it: the bytes, 8 or 4, that divide its address and all strides but
+    /// the last, so that threads can copy rows to shared memory in such pieces; else 0.
     int copy_bytes = 0;
     bool operator==(const RefFacts&) const = default;
 };
@@ -32,14 +31,14 @@ class Analysis : public ir::Facts {
   public:
     explicit Analysis(const ir::Function& function);
 
-    /// Cheap to compute again in any layout: made of constants, iotas, scalars and views of them.
+    /// Cheap to recompute in any layout: constants, iotas, scalars, views and cheap ops on them.
     bool is_index_math(ir::Value value) const;
-    /// Values made anywhere inside an instruction's blocks, block arguments included.
+    /// Values defined anywhere inside an instruction's blocks, block arguments included.
     static std::set<ir::Value> values_inside(const ir::Instruction& instruction);
 
-    /// Refs that the kernel writes, by alias root.
+    /// Does the kernel write the Ref or one that may share its memory?
     bool is_written(ir::Value ref) const { return written_.count(root(ref)) != 0; }
-    /// One representative of all Refs that may share memory.
+    /// The representative of all Refs that may share memory with this one.
     ir::Value root(ir::Value ref) const;
 
   private:

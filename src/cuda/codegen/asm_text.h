@@ -8,7 +8,7 @@
 
 namespace tilewright::cuda {
 
-/// text(0), text(1) and so on, so many of them in a line.
+/// text(0), text(1) and so on, `in_a_line` of them per line.
 std::string list(int count, int in_a_line, std::string_view new_line, auto text) {
     std::string result;
     for (int i = 0; i < count; ++i) {

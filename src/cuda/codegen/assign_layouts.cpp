@@ -1,5 +1,5 @@
-// Chooses a layout for every tile: the accumulators of dots first, then wide loads and stores, then
-// the rest; each choice spreads to the values that need no conversion then.
+// Chooses a layout for every tile: first the accumulators of dots, then wide loads and stores, then
+// the rest; each choice spreads to the values that then need no conversion.
 #include <algorithm>
 #include <deque>
 
@@ -34,7 +34,7 @@ bool Emitter::is_reduced(Value value, int axis) const {
 }
 
 void Emitter::plan_dots() {
-    // Dots whose result reaches the left operand of another share the other's rows.
+    // Dots whose result reaches the left operand of another dot have the same rows per warp.
     std::vector<const Instruction*> dots;
     ir::walk(f_.body, [&](const Instruction& each) {
         if (each.op == Op::dot) dots.push_back(&each);
@@ -51,7 +51,7 @@ void Emitter::plan_dots() {
             const Instruction* made = analysis_.definition(value);
             if (made == nullptr || depth > 32 || !seen.insert(value).second) continue;
             if (made->op == Op::dot) {
-                // Few rows a warp cost more reads of the right operands than a copy of the left.
+                // With few rows a warp, more reads of the right operands outweigh the copy saved.
                 const std::int64_t rows = plan_dot(f_, *made, warps_, true).m / warps_;
                 if (rows < kMinChainedRows && !is_reduced(made->result())) continue;
                 chained.insert(made);
@@ -61,7 +61,7 @@ void Emitter::plan_dots() {
             }
         }
     }
-    // So do those whose result another one adds to; the later come last.
+    // So do those to whose result such a dot adds; later dots are visited first.
     for (auto dot = dots.rbegin(); dot != dots.rend(); ++dot) {
         if (chained.count(*dot) == 0 || (*dot)->operands.size() < 3) continue;
         const Instruction* made = analysis_.definition((*dot)->operands[2]);
@@ -76,7 +76,7 @@ void Emitter::assign_layouts() {
     using Step = std::function<std::optional<Layout>(const Layout&)>;
     std::map<Value, std::vector<std::pair<Value, Step>>> edges;
     const auto carries = [&](Value value) {
-        // Index math is made again wherever it is wanted, so it ties nothing together.
+        // Index math is recomputed at every use, so it ties no layouts together.
         return !f_.is_ref(value) && !type(value).is_scalar() && !analysis_.is_index_math(value);
     };
     const auto connect = [&](Value from, Value to, Step step) {
@@ -231,7 +231,7 @@ void Emitter::assign_layouts() {
         for (int a = shape.rank() - 1; a >= 0; --a) {
             if (a != axis) order.push_back(a);
         }
-        // Sums along rows that stay in a warp need no barrier.
+        // Sums along rows within a warp need no barrier.
         const bool rows = shape.rank() == 2 && axis == 1 && dots.empty() && shape[0] >= warps_ &&
                           is_reduced(tile, 1);
         seed(tile, rows ? blocked_rows(shape, warps_, 1 << bits)

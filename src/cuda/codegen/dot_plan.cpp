@@ -36,14 +36,14 @@ DotPlan::Unit unit_of(const ir::Function& function, const ir::Instruction& dot) 
     return DotPlan::Unit::fma;
 }
 
-/// Hands out the bits of the axes of a fragment.
+/// Assigns the bits of an axis to the lanes and registers of a fragment.
 class Bits {
   public:
     Bits(const Layout& layout, int axis)
         : layout_(layout), axis_(axis), count_(cover(layout.shape[axis]).bits) {}
-    /// The basis of the bit that adds `stride`; copies where the tile is smaller.
+    /// The basis of one bit; 0 (copies) where the tile is smaller.
     std::uint64_t at(int bit) const { return bit < count_ ? layout_.basis(axis_, bit) : 0; }
-    /// Bits from `first` up, in register order, without those that `taken` warps hold.
+    /// Bits from `first` up, in register order, without the `taken` ones that warps hold.
     void append(std::vector<std::uint64_t>& to, int first, int taken_from, int taken) const {
         for (int bit = first; bit < count_; ++bit) {
             if (bit < taken_from || bit >= taken_from + taken) to.push_back(at(bit));
@@ -60,7 +60,7 @@ void keep_nonzero(std::vector<std::uint64_t>& bases) {
     bases.erase(std::remove(bases.begin(), bases.end(), 0), bases.end());
 }
 
-/// How many bits of the warp index go along batch, m and n.
+/// The number of bits of the warp index along batch, m and n.
 struct WarpGrid {
     int batch = 0, m = 0, n = 0;
 };
@@ -163,7 +163,7 @@ void plan_tensor_cores(DotPlan& plan, const Sizes& size, bool chained) {
     }
 }
 
-/// Every thread computes a few rows times a few neighbouring columns.
+/// Each thread computes a few rows times a few neighbouring columns.
 void plan_fma(DotPlan& plan) {
     Layout& c = plan.accumulator;
     const int rank = c.shape.rank(), row = rank - 2, column = rank - 1;
@@ -216,7 +216,7 @@ DotPlan plan_dot(const ir::Function& function, const ir::Instruction& dot, int w
     plan.n = size.n;
     plan.k = size.k;
     const DType dtype = function.type(dot.operands[0]).dtype;
-    // Every f8 is an f16.
+    // Every f8 value is also an f16 value.
     plan.operand = plan.unit == DotPlan::Unit::mma16 && size_of(dtype) == 1 ? DType::f16 : dtype;
     const ir::Shape& shape = function.type(dot.result()).shape;
     const auto tile = [&](std::int64_t rows, std::int64_t columns) {

@@ -19,15 +19,15 @@ struct DotPlan {
     std::int64_t batch = 1, m = 1, n = 1, k = 1;
     int step = 1;        ///< of k per instruction
     Layout accumulator;  ///< of the result, [.., m, n]
-    Layout a;            ///< of the logical operand [.., m, k], as instructions want it
+    Layout a;            ///< of the logical operand [.., m, k], as instructions read it
     Layout b;            ///< of [.., k, n]
 };
 
-/// `chained`: the result feeds another dot as its left operand, or the reverse; then every warp
-/// keeps whole rows, so that accumulators become operands in place.
+/// `chained`: the result feeds another dot as its left operand, or the reverse; then every warp has
+/// whole rows, so that accumulators become operands in place.
 DotPlan plan_dot(const ir::Function& function, const ir::Instruction& dot, int warps, bool chained);
 
-/// True when the tensor cores take this dot.
+/// True when tensor cores can compute this dot.
 bool uses_tensor_cores(const ir::Function& function, const ir::Instruction& dot);
 
 }  // namespace tilewright::cuda

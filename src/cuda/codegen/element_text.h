@@ -16,11 +16,11 @@ std::string register_type(DType dtype);
 /// An element as a literal of its register type.
 std::string literal(DType dtype, std::uint64_t bits);
 
-/// An elementwise operation on elements of `in` in registers, not rounded to a narrow `out`.
+/// An elementwise operation on elements of `in` in registers, before rounding to a narrow `out`.
 std::string element_text(ir::Op op, bool approx, DType in, DType out,
                          std::span<const std::string> x);
 
-/// Is the result of an operation to be rounded to its narrow element type?
+/// Must the result of an operation be rounded to its narrow element type?
 bool is_rounded(ir::Op op, DType out);
 
 }  // namespace tilewright::cuda

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMaxHoistedWords = 32;  // more would spill
 
-/// The axes of the last two dimensions swapped, the others kept.
+/// Does a permutation swap the last two axes and keep the others?
 bool swaps_last_two(const std::vector<int>& permutation) {
     const auto rank = static_cast<int>(permutation.size());
     for (int i = 0; i + 2 < rank; ++i) {
@@ -23,13 +23,13 @@ bool swaps_last_two(const std::vector<int>& permutation) {
     return rank >= 2 && permutation[rank - 1] == rank - 2;
 }
 
-/// A layout without its lanes: what warps alone add.
+/// A layout without its lanes: the part of the coordinates that warps add.
 Layout warps_only(Layout layout) {
     std::fill(layout.lane.begin(), layout.lane.end(), 0);
     return layout;
 }
 
-/// Distinct values that `part` takes over the registers of a layout, in order.
+/// Distinct values of `part` over the registers of a layout, in order.
 template <typename Part>
 std::vector<std::int64_t> distinct(const Layout& layout, Part&& part) {
     std::set<std::int64_t> values;
@@ -80,7 +80,7 @@ std::optional<Names> Emitter::register_words(const DotPlan& plan, const Operand&
 }
 
 const SharedTile& Emitter::operand_tile(const DotPlan& plan, const Operand& operand) {
-    // Bytes may be of either sign, one of each.
+    // The operands of byte products may differ in signedness.
     const bool as_stored = plan.unit == DotPlan::Unit::fma || plan.unit == DotPlan::Unit::mma8;
     const DType dtype = as_stored ? type(operand.value).dtype : plan.operand;
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
@@ -99,8 +99,8 @@ const SharedTile& Emitter::operand_tile(const DotPlan& plan, const Operand& oper
 std::string Emitter::fragment_address(const SharedTile& tile, const std::string& row,
                                       const std::string& byte, std::int64_t row_part,
                                       std::int64_t byte_part) {
-    // The thread's part once; the register's part as an xor inside the swizzled group and a sum
-    // beyond it, so that one register serves a whole operand.
+    // The thread's part is computed once; the register's part is an xor inside the swizzled group
+    // and a sum beyond it, so that one register addresses a whole operand.
     const std::string expression =
         fmt::format("swizzled<{}, {}>({}, {})", tile.row_bytes, tile.group, row, byte);
     const auto [entry, inserted] = coordinates_.try_emplace(expression);
@@ -128,7 +128,7 @@ std::string Emitter::fragment_address(const SharedTile& tile, const std::string&
 std::string Emitter::left_key(const DotPlan& plan, const Operand& operand, const Coordinates& at,
                               std::int64_t k) {
     const int rank = plan.a.shape.rank();
-    // Dots of one operand may differ in the rows that their warps have.
+    // Warps may have different rows in different dots of one operand.
     return fmt::format("{}{} {} {} {} {}", operand.value.id, operand.transposed ? "t" : "",
                        rank == 3 ? at[0] : 0, at[rank - 2], k, fmt::join(plan.a.warp, ","));
 }
@@ -224,7 +224,7 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
                     place[n_at] = k + word / 2 * 8;
                     words.push_back((*in_place)[a_places.at(place)]);
                 }
-                // Packed just before use: all at once would hold twice the registers.
+                // Packed just before use: packing all at once would hold twice the registers.
                 const Names packed = numbered(fresh("a"), 4);
                 for (std::size_t word = 0; word < 4; ++word) {
                     line("const u32 {} = {};", packed[word], words[word]);

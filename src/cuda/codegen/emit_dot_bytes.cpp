@@ -7,9 +7,9 @@
 
 namespace tilewright::cuda {
 
-// Where k lies along the rows in shared memory, a fragment's word is four of its bytes, and
-// ldmatrix brings it as it brings pairs of 16-bit elements. Along the columns the bytes are taken
-// one by one: ldmatrix transposes nothing smaller than 16 bits.
+// Where k is contiguous in shared memory, a fragment's word is four bytes of a row, and ldmatrix
+// loads it as it loads pairs of 16-bit elements. Otherwise the bytes are loaded one by one:
+// ldmatrix cannot transpose elements of less than 16 bits.
 void Emitter::mma8(const Instruction& made, const DotPlan& plan, Names& c) {
     const Operand left = operand_of(made, 0), right = operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);

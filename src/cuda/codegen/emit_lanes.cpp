@@ -1,4 +1,4 @@
-// Reductions, scans and printing: what crosses registers, lanes and warps.
+// Reductions, scans and printing: operations across registers, lanes and warps.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -42,7 +42,7 @@ std::uint64_t neutral(Reduction kind, DType dtype) {
     return ir::identity(kind, dtype);
 }
 
-/// A shuffle takes words: smaller integers travel as int.
+/// Shuffles move words: smaller integers are shuffled as int.
 std::string shuffled(const char* instruction, DType dtype, const std::string& value,
                      const std::string& lane) {
     const bool small = !is_float(dtype) && size_of(dtype) < 4;
@@ -67,7 +67,7 @@ void Emitter::reduce(const Instruction& made) {
     const std::string base = fmt::format("v{}", made.result().id);
 
     const auto fold = [&](const std::string& a, const std::string& b) { fold_into(made, a, b); };
-    // In the thread: pairs, so that the chain of dependences is short.
+    // In the thread: by pairs, for a short chain of dependences.
     std::map<int, std::vector<int>> groups;
     for (int r = 0; r < from.registers(); ++r) {
         const Coordinates at = from.register_coordinates(r);
@@ -193,7 +193,7 @@ void Emitter::reduce(const Instruction& made) {
         WarpParts parts{&made, to, sums, {}, values, places, copies, size};
         for (int r = 0; r < to.registers(); ++r) parts.offsets.push_back(place(r));
         keep_packed();
-        // Read where the result is wanted: reductions that come before share the barrier.
+        // Read where the result is needed: earlier reductions share the barrier.
         unread_.push_back(std::move(parts));
         if (indices) read_warp_parts();
         return;
@@ -233,7 +233,7 @@ void Emitter::read_warp_parts() {
                     line("int {}i = {}mi[{} + {}];", copies.back(), base, from, at);
                 }
             }
-            // In pairs: a chain would wait for each result.
+            // By pairs: a chain would wait for each result.
             for (std::size_t step = 1; step < copies.size(); step *= 2) {
                 for (std::size_t i = 0; i + step < copies.size(); i += 2 * step) {
                     fold_into(*parts.reduce, copies[i], copies[i + step]);
@@ -316,7 +316,7 @@ void Emitter::scan(const Instruction& made) {
                       base = fmt::format("v{}", made.result().id);
     const std::string zero = literal(dtype, neutral(kind, dtype));
     const std::size_t a = axis;
-    // scan_layout puts the axis into the lowest bits of registers, lanes and warps.
+    // scan_layout has put the axis into the lowest bits of registers, lanes and warps.
     int lanes = 0, warps = 0;
     for (std::uint64_t basis : layout.lane) lanes += layout.unpack(basis)[a] != 0 ? 1 : 0;
     for (std::uint64_t basis : layout.warp) warps += layout.unpack(basis)[a] != 0 ? 1 : 0;
@@ -376,7 +376,7 @@ void Emitter::scan(const Instruction& made) {
                 running = name;
                 inclusive.push_back(name);
             }
-            // `before`: everything of this repeat that comes before this thread's registers.
+            // `before`: everything in this repeat that precedes this thread's registers.
             line("{} {}_before = {};", value_type, p, zero);
             std::string total = running;
             if (lanes > 0) {
@@ -398,7 +398,7 @@ void Emitter::scan(const Instruction& made) {
                 total = p + "_total";
             }
             if (warps > 0) {
-                // Slots: one per warp along the axis and lane beside it, for the other warps too.
+                // One slot for each warp and lane.
                 const int id = buffer(std::int64_t{32} * warps_ * 8);
                 before_shared_write(id);
                 line("auto* const {}_m = reinterpret_cast<{}*>(memory + {});", p, value_type,
@@ -439,7 +439,7 @@ void Emitter::scan(const Instruction& made) {
 
 void Emitter::debug_print(const Instruction& made) {
     const std::string& text = made.get<ir::TextAttributes>().text;
-    // Text with %-conversions for printf; {} become operands.
+    // Text with %-conversions for printf; each {} becomes an operand.
     std::vector<std::string> pieces(1);
     for (std::size_t i = 0; i < text.size(); ++i) {
         if (text.compare(i, 2, "{}") == 0 && pieces.size() <= made.operands.size()) {
@@ -468,7 +468,7 @@ void Emitter::debug_print(const Instruction& made) {
                                               : "u64",
                            value);
     };
-    // Thread 0 prints: every tile comes to it through shared memory.
+    // Thread 0 prints: it reads every tile through shared memory.
     const auto print = [&](const std::string& piece, const std::string& arguments) {
         if (!piece.empty()) line("if (threadIdx.x == 0) printf(\"{}\"{});", piece, arguments);
     };

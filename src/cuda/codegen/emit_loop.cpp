@@ -115,7 +115,7 @@ void Emitter::for_loop(const Instruction& made) {
         sums.push_back(deferred_sum(made, i));
         if (sums[i] == nullptr) continue;
         deferred_.insert(sums[i]);
-        // The first of the lanes that share a sum goes on from where it stands.
+        // The first of the lanes that share a sum starts from its initial value, the others from 0.
         const Layout from = home(sums[i]->operands[0]);
         const std::size_t axis = sums[i]->get<ir::ReduceAttributes>().axis;
         int others = 0;
@@ -129,7 +129,7 @@ void Emitter::for_loop(const Instruction& made) {
     }
     const std::vector<const Instruction*> streamed = streamed_loads(made);
     // Where the induction variable might wrap after the last iteration, it stops at the end
-    // instead. Copies run ahead of a loop, even of one whose step then turns out not to be
+    // instead. Copies are issued before the loop even if its step then turns out not to be
     // positive.
     const ir::Interval steps = analysis_.range(made.operands[2]);
     std::int64_t most = 0;

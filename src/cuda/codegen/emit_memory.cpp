@@ -273,7 +273,7 @@ void Emitter::load(const Instruction& made) {
     const Value ref = made.operands[0];
     if (is_staged(made)) {
         const auto streamed = streamed_.find(made.result());
-        if (streamed != streamed_.end()) return;  // the loop brings it
+        if (streamed != streamed_.end()) return;  // the loop copies it
         before_global(ref, false);
         return stage(made);
     }
@@ -291,8 +291,8 @@ void Emitter::load(const Instruction& made) {
     }
     const bool again = repeated_.count(result) != 0;
     const Names names = numbered(again ? fresh("v") : fmt::format("v{}", result.id), registers);
-    // Elements are unpacked where they are wanted: they take half the registers, and branches
-    // that load them do not wait for memory one after the other.
+    // Elements are unpacked at their use: they take half the registers, and branches that load them
+    // do not wait for memory one after the other.
     const auto hold_packed = [&](const Names& words) {
         const std::size_t vector = names.size() / words.size();
         Names elements;
@@ -374,8 +374,8 @@ bool Emitter::distinct_targets(const Instruction& made) const {
 }
 
 Names Emitter::last_writers(const Layout& layout, const AccessText& text, const Names& conditions) {
-    // Of several elements with one address the last in row-major order is stored: every thread
-    // looks through the later ones.
+    // Where several elements have one address, the last one in row-major order is stored: every
+    // thread looks through the later ones.
     const std::int64_t size = layout.shape.size();
     const int id = buffer(std::max<std::int64_t>(size, 1) * 8);
     const std::string base = fresh("w");
@@ -418,7 +418,7 @@ void Emitter::store(const Instruction& made) {
     const ir::Access access = ir::access(made);
     const DType dtype = f_.ref_type(access.ref).dtype;
     const Value source = before_rounding(access.values[0]);
-    // What nothing orders is read again by the threads that the value's home says.
+    // Each thread reads only its own elements of private scratch, in the home layout.
     const bool ordered = !is_private(access.ref);
     const Held* known = ordered ? find(source) : nullptr;
     Layout layout = known != nullptr ? known->layout : home(source);
@@ -477,7 +477,7 @@ void Emitter::atomic(const Instruction& made) {
     Names declarations;
     for (const std::string& each : names) declarations.push_back(each + " = {}");
     line("{} {};", register_type(dtype), fmt::join(declarations, ", "));
-    // Neighbours under one condition stand in one branch: the compiler does not join them.
+    // Neighbours under one condition share one branch: the compiler does not merge branches.
     std::string open_condition;
     for (int r = 0; r < layout.registers(); ++r) {
         const std::size_t at = r;
@@ -498,7 +498,7 @@ void Emitter::atomic(const Instruction& made) {
         hold(result, layout, names);
         return;
     }
-    // The owners of the elements tell the threads that hold copies.
+    // The owners of the elements pass the results to the threads that hold copies.
     const IndexText offset = [this](const Layout& l, int r) {
         const Coordinates at = l.register_coordinates(r);
         std::string place = "0";

@@ -1,4 +1,4 @@
-// What of a generated kernel is not done by the fastest means, and why.
+// What a generated kernel does not do in the fastest way, and why.
 #include <algorithm>
 #include <functional>
 
@@ -10,7 +10,7 @@ using ir::Op;
 
 namespace {
 
-/// Why no tensor cores multiply.
+/// Why a dot does not use tensor cores.
 std::string why_multiply_adds(const ir::Function& function, const ir::Instruction& dot) {
     const ir::Type& a = function.type(dot.operands[0]);
     const auto& attributes = dot.get<ir::DotAttributes>();

@@ -43,7 +43,7 @@ void Emitter::block(const ir::Block& block) {
         ++step_;
         if (instruction.op == Op::yield) break;
         block_ = &block;
-        // Parts of reductions wait for what else is reduced, not for effects or other blocks.
+        // Reductions may stay pending across pure operations, not across effects or blocks.
         const bool pure = instruction.op == Op::reduce || instruction.op == Op::load ||
                           ir::is_elementwise(instruction.op) || is_lazy(instruction);
         if (!pure || is_staged(instruction)) read_warp_parts();
@@ -80,7 +80,7 @@ void Emitter::instruction(const Instruction& made) {
                  {extent_text(made.operands[0], made.get<ir::AxisAttributes>().axis)});
             return;
         case Op::load:
-            if (repeated_.count(made.result()) != 0) return;  // where it is wanted
+            if (repeated_.count(made.result()) != 0) return;  // emitted at its uses
             return load(made);
         case Op::store:
             return store(made);

@@ -1,11 +1,11 @@
-// Reshape, slice and concatenate: elements that change place go through shared memory.
+// Reshape, slice and concatenate: elements that change threads go through shared memory.
 #include "cuda/codegen/emitter.h"
 
 namespace tilewright::cuda {
 namespace {
 
-/// Row-major offset of a register's coordinates in a tile of `extents`, as text; `map` turns the
-/// coordinate text of an axis into that of the buffer.
+/// Row-major offset of a register's coordinates in a tile of `extents`, as text; `coordinate` gives
+/// the text along an axis.
 template <typename Coordinate>
 std::string row_major(const ir::Shape& extents, Coordinate&& coordinate) {
     std::string text = "0";

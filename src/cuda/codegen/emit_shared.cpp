@@ -76,7 +76,7 @@ std::string Emitter::buffer_offset(int id) {
 void Emitter::touch(int id) {
     if (id < 0) return;
     arena_.touch(id, step_);
-    // A buffer from before a loop that is used inside lives as long as the loop.
+    // A buffer from before a loop that is used inside it lives as long as the loop.
     for (auto& [first, used] : loops_) {
         if (arena_.born(id) < first) used.insert(id);
     }
@@ -249,7 +249,7 @@ SharedTile Emitter::shared_copy(Value value, DType dtype, bool swizzle) {
         row = plus(row.empty() ? "0" : "(" + row + ")", constant);
         const std::string column = coordinate(layout, last, at[last]);
         Names elements(names.begin() + r, names.begin() + r + vector);
-        // Phantoms along a contracted axis must not bring NaNs.
+        // Phantoms along a contracted axis must not contribute NaNs.
         for (int i = 0; i < vector; ++i) {
             const std::string inside = real(layout, r + i);
             if (inside.empty()) continue;

@@ -1,5 +1,5 @@
-// Loads that are issued before they are wanted: copied to shared memory for dots, and in loops
-// fetched iterations ahead.
+// Loads that are issued ahead of their use: copied to shared memory for dots, or prefetched
+// iterations ahead in loops.
 #include <algorithm>
 #include <array>
 
@@ -57,8 +57,7 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
     const std::int64_t pieces = tile.rows() * pieces_per_row;
     const int threads = 32 * warps_;
     const int step = static_cast<int>(threads / pieces_per_row);  // rows between a thread's pieces
-    // Rows whose swizzle repeats: a thread's pieces lie at one distance from each other, in both
-    // memories.
+    // Rows at which the swizzle repeats: a thread's pieces are equally far apart in both memories.
     bool regular =
         rank == 2 && threads % pieces_per_row == 0 && step % 8 == 0 && pieces % threads == 0;
 
@@ -110,7 +109,7 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
             " + {} * {}",
             index.stride == 1 ? position : fmt::format("{} * {}ll", position, index.stride),
             stride);
-        // Rows count from 0 where the tile cannot begin before the array.
+        // Rows are counted from 0 where the tile cannot begin before the array.
         regular = regular && index.stride == 1 && !padded &&
                   (window.empty() || analysis_.non_negative(access.indices[d]));
         std::string bound;
@@ -245,8 +244,8 @@ std::vector<const ir::Instruction*> Emitter::streamed_loads(const Instruction& l
 }
 
 std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction& loop) {
-    constexpr int kMaxWords = 88;    // registers of carries, of packed tiles and of loads that wait
-    constexpr int kMaxElements = 4;  // of a load that is not made of 16 bytes
+    constexpr int kMaxWords = 88;    // registers of carries, of packed tiles and of pending loads
+    constexpr int kMaxElements = 4;  // of a load that has no 16-byte pieces
     std::vector<const Instruction*> loads;
     if (stages_ == 1 || is_wide()) return loads;
     const std::set<Value> inside = Analysis::values_inside(loop);
@@ -294,7 +293,7 @@ std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction&
         if (layout.has_phantoms()) continue;
         const int vector = access_vector(each, layout);
         if (vector * size_of(tile.dtype) != 16 && layout.registers() > kMaxElements) continue;
-        // Vectors that the array's edge may cut are loaded when they are wanted.
+        // Vectors that may cross the array's edge are loaded at their use.
         if (vector > 1) {
             const auto& last = attributes.indices.back();
             const std::int64_t extent = f_.ref_type(access.ref).extents.back();

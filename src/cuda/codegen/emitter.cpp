@@ -170,7 +170,7 @@ bool Emitter::is_lazy(const Instruction& made) const {
     if (made.results.empty() || type(made.result()).is_scalar()) return made.op == Op::constant;
     if (made.op == Op::constant || made.op == Op::iota) return true;
     if (made.op == Op::reshape) {
-        // Free in every layout only where no element moves; shapes alone decide that.
+        // Free in every layout only where no element moves; the shapes alone decide that.
         return Layout(type(made.result()).shape, warps_)
             .reshaped(type(made.operands[0]).shape)
             .has_value();
@@ -178,8 +178,8 @@ bool Emitter::is_lazy(const Instruction& made) const {
     if (ir::is_view(made.op)) return true;
     if (made.op == Op::cast) {
         const DType from = type(made.operands[0]).dtype, to = type(made.result()).dtype;
-        // A narrow float is an f32 in registers; rounding waits until somebody needs it, because
-        // dots and stores round while they pack.
+        // A narrow float is an f32 in registers; it is rounded only when something reads it
+        // rounded, because dots and stores round as they pack.
         if (to == DType::f32 && is_float(from) && from != DType::f64) return true;
         if (from == DType::f32 && is_float(to) && size_of(to) == 2) return true;
     }
@@ -363,7 +363,7 @@ void Emitter::program_ids() {
         extents.push_back(extent == ir::kDynamic ? fmt::format("grid{}", axis)
                                                  : fmt::format("{}", extent));
     }
-    // Programs with longer loops first: loops that end where the program says grow with its index.
+    // Programs with longer loops first: a loop's end that depends on the program grows with it.
     bool longest_last = false;
     std::function<bool(Value, int)> depends = [&](Value value, int depth) -> bool {
         const Instruction* made = depth > 16 ? nullptr : analysis_.definition(value);
@@ -373,7 +373,7 @@ void Emitter::program_ids() {
                                      analysis_.non_negative(made->operands[1])) ||
                                     (analysis_.is_constant(made->operands[1], 0) &&
                                      analysis_.non_negative(made->operands[0])))) {
-            return false;  // it is 0
+            return false;  // a min that is 0
         }
         return std::any_of(made->operands.begin(), made->operands.end(), [&](Value operand) {
             return !f_.is_ref(operand) && depends(operand, depth + 1);

@@ -18,7 +18,7 @@ namespace {
 
 using ir::Op;
 
-// What a block of threads can hold. Beyond it `retile` cuts.
+// What a block of threads can hold; `retile` cuts larger tiles.
 constexpr std::int64_t kMaxTile = 65536;         // elements: 128 registers of 512 threads
 constexpr std::int64_t kMaxAccumulator = 32768;  // f32 elements of a dot
 constexpr std::int64_t kMaxOperandBytes = 65536;
@@ -78,7 +78,7 @@ bool has_index_tiles(const ir::Instruction& made) {
                        [](const ir::Index& index) { return index.kind == ir::Index::Kind::tile; });
 }
 
-/// A store or an atomic whose threads look for each other's places.
+/// A store or an atomic through index tiles: threads compare the addresses of all elements.
 bool is_scatter(const ir::Instruction& made) {
     return made.op != Op::load && has_index_tiles(made);
 }
@@ -99,12 +99,12 @@ bool moves_elements(const ir::Instruction& made) {
            made.op == Op::scan || is_sort(made) || has_index_tiles(made);
 }
 
-/// True when a tile, though threads can hold it, would not be in shared memory where it has to be
-/// or would fill the registers: such a kernel is cut if it can be.
+/// True when a tile fits threads but would not fit shared memory where it must be there, or would
+/// fill the registers: such a kernel is cut if it can be.
 bool is_better_cut(const ir::Function& kernel) {
     constexpr std::int64_t kMaxTileBytes = 262144;  // registers of a multiprocessor
-    constexpr std::int64_t kMaxMovedBytes = 65536;  // shared memory of SM86, and as much beside
-    constexpr std::int64_t kMaxWideSums = 8192;     // elements of 8 bytes of a dot
+    constexpr std::int64_t kMaxMovedBytes = 65536;  // leaves room for other buffers on SM86
+    constexpr std::int64_t kMaxWideSums = 8192;     // elements of 8 bytes in a dot's result
     constexpr std::int64_t kPlaceBytes = 8;         // an address
     bool large = false;
     const auto look_at = [&](const ir::Instruction& made, ir::Value value) {
@@ -129,7 +129,7 @@ bool is_better_cut(const ir::Function& kernel) {
     return large;
 }
 
-/// Has the kernel large tiles of 8 bytes an element, be they places that threads look through?
+/// Does the kernel have large tiles of 8 bytes per element, addresses of a scatter included?
 bool has_wide_tiles(const ir::Function& kernel) {
     bool wide = false;
     ir::walk(kernel.body, [&](const ir::Instruction& made) {
@@ -142,7 +142,7 @@ bool has_wide_tiles(const ir::Function& kernel) {
     return wide;
 }
 
-/// Does a loop of the kernel load tiles, which then take registers an iteration ahead?
+/// Does a loop of the kernel load tiles, which take registers when prefetched?
 bool loads_in_loops(const ir::Function& kernel) {
     bool found = false;
     ir::walk(kernel.body, [&](const ir::Instruction& made) {
@@ -212,7 +212,7 @@ ir::Function prepare(ir::Function kernel) {
         ir::retile(cut, options);
     } catch (const UserError&) {
         if (must) throw;
-        return kernel;  // perhaps it fits as it is
+        return kernel;  // it may fit uncut
     }
     ir::optimise(cut);
     return cut;
@@ -225,7 +225,7 @@ Generated generate(const ir::Function& kernel, const Target& target) {
                   kernel.hints.num_warps, warps);
     }
     const auto emitted = [&](int stages, bool workspace) {
-        // The first run shows where buffers lie, the second one leaves barriers out by that.
+        // The first run shows where buffers are; the second one uses that to omit barriers.
         Emitter first(kernel, target, warps, stages, workspace);
         Generated generated = first.run();
         if (generated.shared_bytes > target.shared_bytes) return generated;
@@ -236,7 +236,7 @@ Generated generate(const ir::Function& kernel, const Target& target) {
     };
     const int asked = kernel.hints.num_stages;
     Generated generated = emitted(asked, false);
-    // Two stages take the least memory that still overlaps; one is better than scratch far away.
+    // Two stages take the least memory that still overlaps; one is better than global scratch.
     int fewest = asked;
     for (int stages = 2; stages > 0 && asked == 0 && !fits(generated); --stages) {
         fewest = stages;

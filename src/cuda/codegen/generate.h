@@ -13,14 +13,14 @@ namespace tilewright::cuda {
 /// What a kernel is generated for.
 struct Target {
     std::string arch = "sm_80";    ///< NVRTC's name
-    int shared_bytes = 99 * 1024;  ///< the most a block may have
+    int shared_bytes = 99 * 1024;  ///< the most that a block may have
     std::vector<RefFacts> facts;   ///< one per global Ref; empty: nothing is known
-    /// The text has comments "// @N" where what an instruction of line N of its source becomes
+    /// The text has comments "// @N" where the code of an instruction from line N of the source
     /// begins.
     bool mark_lines = false;
 };
 
-/// Something about a kernel that its author may want otherwise.
+/// A property of a kernel that its author may want to change.
 struct Note {
     std::string what, reason;
     ir::Location location = {};
@@ -30,7 +30,7 @@ struct Note {
 /// than sm_80.
 Target target_of(const std::string& arch);
 
-/// A tensor map that a kernel takes: of a global Ref, in the swizzle of 128 bytes.
+/// A tensor map parameter: of a global Ref, in the 128-byte swizzle.
 struct MapParameter {
     int ref = 0;                    ///< index among the global Refs
     std::vector<std::int64_t> box;  ///< elements, one per dimension of the Ref
@@ -47,31 +47,31 @@ struct Generated {
     int num_refs = 0;      ///< parameters: one Array per global Ref, the scalars as u64 bits, then
     int num_scalars = 0;   ///< the grid's extents as i64
     int num_axes = 0;
-    /// Global memory that each program has for its scratch where shared memory cannot hold it; 0:
-    /// none. Then two more parameters follow: the address of that of the launch's programs, and
-    /// the first of them as u32.
+    /// Global memory for each program's scratch where shared memory cannot hold it; 0: none. Two
+    /// more parameters then follow: the address of the workspace of the launch's programs, and the
+    /// index of the first program as u32.
     std::int64_t workspace_bytes = 0;
 
-    std::vector<Note> notes;  ///< what is not done by the fastest means, and why
+    std::vector<Note> notes;  ///< what is not done in the fastest way, and why
 
-    // Of kernels of the scheduled form (cuda/schedule).
-    /// Extents of the grid that `programs` are counted in: the call's, then static ones.
+    // For kernels of the scheduled form (cuda/schedule).
+    /// Extents of the grid that the kernel counts its programs in: the call's, then static ones.
     std::vector<std::int64_t> grid;
-    bool is_persistent = false;      ///< a block a multiprocessor goes through all programs
+    bool is_persistent = false;      ///< one block per multiprocessor goes through all programs
     std::vector<MapParameter> maps;  ///< parameters after the grid's extents
-    std::vector<Header> headers;     ///< that the source includes
+    std::vector<Header> headers;     ///< included by the source
 };
 
-/// Brings a traced kernel into the form that `generate` takes: optimised, blocks larger than a
-/// thread block's registers cut by `retile` (then the grid has further axes with static extents
-/// after those of `kernel`). UserError names the op that cannot be cut.
+/// Brings a traced kernel into the form that `generate` takes: optimised, and blocks larger than a
+/// thread block's registers cut by `retile` (the grid then has further axes with static extents
+/// after those of `kernel`). UserError names an op that cannot be cut.
 ir::Function prepare(ir::Function kernel);
 
-/// Generates a prepared kernel. Scratch that shared memory cannot hold lies in a workspace.
+/// Generates a prepared kernel. Scratch that shared memory cannot hold is in a workspace.
 /// UserError, with the sizes, when the tiles do not fit a multiprocessor.
 Generated generate(const ir::Function& kernel, const Target& target);
 
-/// What NVRTC is asked to compile.
+/// The request that compiles the source with NVRTC.
 CompileRequest compile_request(const Generated& generated, const std::string& arch);
 
 }  // namespace tilewright::cuda

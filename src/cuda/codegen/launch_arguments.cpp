@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kVectorBytes = 16;
 
-/// What RefFacts::copy_bytes says.
+/// RefFacts::copy_bytes of an array.
 int copy_bytes(const ir::RefType& type, const ir::RefArgument& ref) {
     if (type.rank() == 0 || ref.strides[type.rank() - 1] != 1) return 0;
     std::uint64_t multiples = reinterpret_cast<std::uintptr_t>(ref.data) | kVectorBytes;
@@ -142,7 +142,7 @@ void LaunchArguments::add_maps(const ir::Function& kernel, const ir::Arguments& 
         request.rank = static_cast<int>(map.box.size());
         request.address = reinterpret_cast<std::uintptr_t>(ref.data);
         request.swizzle = Swizzle::bytes128;
-        std::int64_t last = 1;  // what an extent of 1 gets for a stride
+        std::int64_t last = 1;  // the stride taken for an extent of 1
         for (std::size_t d = 0; d < map.box.size(); ++d) {
             const std::size_t from = map.box.size() - 1 - d;
             const std::int64_t stride = ref.extents[from] == 1 && d > 0 ? last : ref.strides[from];

@@ -10,20 +10,20 @@
 
 namespace tilewright::cuda {
 
-/// What the arrays of a call allow: alignment and strides of every global Ref.
-/// `copies`: threads may copy operands of products (RefFacts::copy_bytes), as on sm_90a.
+/// What the arrays of a call allow: alignment and strides of every global Ref. `copies`: threads
+/// may copy operands of products (RefFacts::copy_bytes), as on sm_90a.
 std::vector<RefFacts> facts_of(const ir::Function& kernel, const ir::Arguments& arguments,
                                bool copies = false);
 
-/// The same for aligned row-major arrays, as most are; of unknown extents it takes the best.
+/// The same for aligned row-major arrays, the usual case; unknown extents are assumed favourable.
 std::vector<RefFacts> facts_of_dense(const ir::Function& kernel, bool copies = false);
 
 /// The parameters of one launch. Pointers stay valid while the object lives and is not moved.
 class LaunchArguments {
   public:
-    /// `kernel` is the prepared one; its grid may have more axes than the call's, all static.
-    /// With `generated` the grid is that of the text, and its tensor maps are asked for, which are
-    /// the parameters after those here.
+    /// `kernel` is the prepared one; its grid may have more axes than the call's, all static. With
+    /// `generated`, the grid is that of the generated kernel, and its tensor maps, whose parameters
+    /// come after these, can be requested.
     LaunchArguments(const ir::Function& kernel, const ir::Arguments& arguments,
                     const Generated* generated = nullptr);
     LaunchArguments(const LaunchArguments&) = delete;

@@ -17,7 +17,7 @@ constexpr int kMaxRepeat = 15;
 constexpr int kMinRepeatedBits = 4;
 constexpr int kBanks = 32, kBankBytes = 4;
 
-/// `from` with every basis passed through `map`; register bits that become 0 go.
+/// `from` with every basis mapped by `map`; register bits whose basis becomes 0 are removed.
 template <typename Map>
 Layout mapped(const Layout& from, const ir::Shape& shape, Map&& map) {
     Layout result(shape, from.warps());
@@ -29,7 +29,7 @@ Layout mapped(const Layout& from, const ir::Shape& shape, Map&& map) {
     return result;
 }
 
-/// Packs the coordinates' linear parts for a layout.
+/// Packs the linear parts of coordinates for a layout.
 std::uint64_t pack(const Layout& layout, const Coordinates& coordinates) {
     std::uint64_t packed = 0;
     for (int axis = 0; axis < layout.shape.rank(); ++axis) {
@@ -38,7 +38,7 @@ std::uint64_t pack(const Layout& layout, const Coordinates& coordinates) {
     return packed;
 }
 
-/// Writes packed coordinates as xors of register and lane bases of one layout.
+/// Expresses packed coordinates as xors of register and lane bases of one layout.
 class Solver {
   public:
     explicit Solver(const Layout& layout) {
@@ -85,7 +85,7 @@ class Solver {
     std::vector<Row> rows_;
 };
 
-/// Words that one warp's access of its first register touches in the busiest bank.
+/// Words in the busiest bank when a warp accesses its first register.
 int conflicts(const Layout& layout, std::int64_t pitch, int bytes) {
     std::array<std::map<std::int64_t, int>, kBanks> words;
     const int last = layout.shape.rank() - 1;
@@ -338,7 +338,7 @@ Layout blocked_rows(const ir::Shape& shape, int warps, int vector) {
     for (int size = 1; size < vector && !columns.empty(); size *= 2) {
         layout.reg.push_back(take(columns));
     }
-    // The warps' rows are kept back from the lanes of short rows.
+    // Lanes along short rows leave as many rows as the warps need.
     const std::size_t kept = layout.warp.size();
     for (auto& basis : layout.lane) {
         basis = !columns.empty() ? take(columns) : rows.size() > kept ? take(rows) : 0;

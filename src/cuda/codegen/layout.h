@@ -14,9 +14,10 @@ namespace tilewright::cuda {
 /// Position of an element in a tile, axis by axis.
 using Coordinates = std::array<std::int64_t, ir::kMaxTileRank>;
 
-/// How an axis of some extent is covered: `repeat << bits` positions, at least the extent. Odd
-/// factors up to 15 of a multiple of 16 repeat; other extents are covered by the next power of two,
-/// and positions beyond the extent are phantoms: held, computed with, never loaded or stored.
+/// How an axis of some extent is covered: `repeat << bits` positions, at least the extent.
+/// Multiples of 16 keep an odd factor up to 15 as the repeat; other extents are covered by the next
+/// power of two. Positions beyond the extent are phantoms: computed with, but never loaded or
+/// stored.
 struct Cover {
     int bits = 0;
     int repeat = 1;
@@ -27,8 +28,8 @@ Cover cover(std::int64_t extent);
 
 /// A linear map over F2 from the bits of (register, lane, warp) to the bits of the coordinates: the
 /// coordinates are the xor of the bases of all set bits. A basis packs the coordinate bits of all
-/// axes, the last axis lowest; a lane or warp bit with basis 0 holds copies. The repeats of
-/// `cover` are a counter in the register index, outermost, the same for every layout of a shape.
+/// axes, the last axis lowest; a lane or warp bit with basis 0 holds copies. The repeats of `cover`
+/// are a counter in the register index, outermost, the same for every layout of a shape.
 class Layout {
   public:
     Layout() = default;
@@ -40,7 +41,7 @@ class Layout {
 
     int warps() const { return 1 << warp.size(); }
     int registers() const;
-    /// First packed bit of an axis.
+    /// First bit of an axis in a packed basis.
     int offset(int axis) const;
     /// The packed basis of one bit of one axis.
     std::uint64_t basis(int axis, int bit) const {
@@ -62,9 +63,9 @@ class Layout {
     unsigned copied_lanes() const;
     unsigned copied_warps() const;
 
-    // ---- Layouts of related tiles. Every element stays where it is.
+    // ---- Layouts of related tiles. Every element stays in its thread and register.
 
-    /// Of the tile with `axis` dropped: what lay along it becomes copies.
+    /// Of the tile without `axis`: registers and threads along it hold copies.
     Layout without(int axis) const;
     /// Of the tile with an axis of extent 1 inserted.
     Layout with_inserted(int axis) const;
@@ -72,12 +73,12 @@ class Layout {
     Layout transposed(const std::vector<int>& permutation) const;
     /// Of a tile that broadcasts to this one: axes where `narrow` has extent 1 hold copies.
     Layout narrowed(const ir::Shape& narrow) const;
-    /// Of the same elements in row-major order under another shape; none when an element would move
-    /// (repeats or phantoms inside).
+    /// Of the same elements in row-major order under another shape; nothing when an element would
+    /// move (repeats or phantoms inside).
     std::optional<Layout> reshaped(const ir::Shape& shape) const;
 
     bool operator==(const Layout&) const = default;
-    /// "reg [0:1 0:8] lane [...] warp [...]": axis:stride of every bit, for comments and keys.
+    /// "reg [0:1 0:8] lane [...] warp [...]": axis:stride of each bit, for comments and keys.
     std::string to_string() const;
 };
 
@@ -86,11 +87,11 @@ class Layout {
 Layout blocked(const ir::Shape& shape, int warps, int vector, const std::vector<int>& order);
 /// The same with the axes from last to first.
 Layout blocked(const ir::Shape& shape, int warps, int vector);
-/// The same for a matrix whose rows stay in a warp: warps take rows, registers what is left of
-/// them. There are as many rows as warps.
+/// The same for a matrix whose rows each stay within a warp: warps take rows, registers the rest of
+/// them. There are at least as many rows as warps.
 Layout blocked_rows(const ir::Shape& shape, int warps, int vector);
 
-/// How the elements of one layout get to another one of the same shape.
+/// How elements get from one layout to another one of the same shape.
 struct Conversion {
     enum class Kind : std::uint8_t {
         relabel,  ///< every thread holds them already: register `source[r]` of target register r
@@ -109,11 +110,11 @@ struct Conversion {
 };
 Conversion conversion(const Layout& from, const Layout& to);
 
-/// Elements between the rows of a row-major copy in shared memory of a tile whose elements take
-/// `bytes`: padded so that writing `from` and reading `to` meet the fewest bank conflicts.
+/// Elements between the rows of a row-major copy in shared memory of a tile with elements of
+/// `bytes`: padded so that writing `from` and reading `to` have the fewest bank conflicts.
 std::int64_t row_pitch(const Layout& from, const Layout& to, int bytes);
 
-/// Neighbouring elements along the last axis that consecutive registers hold, a power of two.
+/// The number of neighbours along the axis in consecutive registers, a power of two.
 int vector_length(const Layout& layout, int axis);
 
 }  // namespace tilewright::cuda

@@ -51,7 +51,7 @@ const char* plain_operator(Op op) {
     }
 }
 
-/// Function of cuda/device/scalar.cuh for integers, where the operator is not enough.
+/// The function of cuda/device/scalar.cuh for integers, where the operator is not enough.
 const char* integer_function(Op op) {
     switch (op) {
         case Op::add:
@@ -81,7 +81,7 @@ const char* integer_function(Op op) {
     }
 }
 
-/// What CUDA calls an op on floats: its row in ir/ops.inl, or for arithmetic what is here.
+/// The CUDA name of an op on floats: from its row in ir/ops.inl, or for arithmetic from here.
 ir::FunctionInfo::Cuda float_function(Op op) {
     if (const ir::FunctionInfo* const function = ir::function_info(op)) return function->cuda;
     switch (op) {
@@ -165,7 +165,7 @@ std::string cast_expression(DType from, DType to, const ir::Interval& range,
                            : fmt::format("static_cast<{}>({})", scalar_type(to), in));
 }
 
-/// The shortest decimal that reads back, as a literal of floating point.
+/// The shortest decimal that reads back exactly, as a floating-point literal.
 template <typename Float>
 std::string decimal(Float value) {
     const std::string digits = fmt::format("{}", value);
@@ -267,8 +267,8 @@ std::string scalar_expression(const ir::Instruction& instruction, DType result_d
         return fmt::format("{} {} {}", in[0], text, in[1]);
     }
 
-    // Integers: in int when everything fits, else in the dtype's own type. What may be any value of
-    // it may have wrapped.
+    // Integers: in int when everything fits, else in the dtype's own type. A result that may be any
+    // value of the dtype may have wrapped.
     const bool comparison = ir::info(op).op_class == ir::OpClass::comparison;
     const bool wraps = result.is_all(result_dtype);
     bool narrow = dtype != DType::u64 && (comparison || (!wraps && result.fits_i32()));
@@ -291,7 +291,7 @@ std::string scalar_expression(const ir::Instruction& instruction, DType result_d
     } else if (op == Op::clamp) {
         text = fmt::format("scalar::min(scalar::max({}, {}), {})", in[0], in[1], in[2]);
     } else if (divides && safe_divisor && operands[0].range.low >= 0) {
-        // As unsigned numbers: cheaper, and rounding down is truncating.
+        // As unsigned numbers: cheaper, and truncation rounds down.
         const std::string wide = narrow ? "u32" : "u64";
         text =
             fmt::format("static_cast<{}>(static_cast<{}>({}) {} static_cast<{}>({}))", type, wide,

@@ -1,4 +1,4 @@
-// CUDA text of scalar values and elementwise ops, with what is known of integers.
+// CUDA text of scalar values and elementwise ops, using the known ranges of integers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tilewright::cuda {
 
-/// Does every integer of a range, and every sum of it and one as large, convert to f32 exactly?
+/// Does every integer of a range convert to f32 exactly?
 inline bool exact_in_f32(const ir::Interval& range) {
     return range.inside(-(1 << 24), 1 << 24);
 }
@@ -22,10 +22,10 @@ std::string scalar_type(DType dtype);
 /// A literal of that type.
 std::string scalar_literal(DType dtype, std::uint64_t bits);
 
-/// The type in which an integer is held: int where its range allows it, else that of its dtype.
+/// The type that holds an integer: int where its range allows it, else that of its dtype.
 std::string held_type(DType dtype, const ir::Interval& range);
 
-/// An operand as text, with what is known of it.
+/// An operand as text, with its known range.
 struct ScalarOperand {
     std::string text;
     DType dtype = DType::f32;
@@ -33,8 +33,8 @@ struct ScalarOperand {
 };
 
 /// Text of one elementwise op (unary, binary, comparison, ternary, convert, random_bits), over
-/// cuda/device/scalar.cuh. `result`: the range of the result (ir::result_range); it is held as
-/// held_type(result_dtype, result) says. UserError naming the op when it has no CUDA text for these
+/// cuda/device/scalar.cuh. `result`: the range of the result (ir::result_range), which is held in
+/// held_type(result_dtype, result). UserError naming the op when it has no CUDA text for these
 /// types.
 std::string scalar_expression(const ir::Instruction& instruction, DType result_dtype,
                               const ir::Interval& result, std::span<const ScalarOperand> operands);

@@ -33,8 +33,7 @@ std::string function_text(const WgmmaShape& shape) {
     const bool registers = shape.a_in_registers;
     const int count = shape.n / 2;  // accumulator registers of a thread
     const int registers_of_a = registers ? 4 * shape.steps : 1;
-    // Operands: d, a, b, accumulate, transpose b (and a) of 16 bits, where b (and a) of each step
-    // begin.
+    // Operands: d, a, b, accumulate, transpose b (and a) of 16 bits, offsets of b (and a) per step.
     const int b = count + registers_of_a, accumulate = b + 1, transpose = b + 2;
     const int offsets = transpose + (!transposes ? 0 : registers ? 1 : 2);
     const auto number = [](int i) { return fmt::format("%{}", i); };

@@ -1,4 +1,4 @@
-// Compares the parameters of a kernel of users with what will be passed, while it compiles.
+// Compares the parameters of a user's kernel with what will be passed, while it compiles.
 #pragma once
 
 #include "cuda/device/kernel.cuh"
@@ -52,7 +52,7 @@ inline constexpr bool kIsNumber =
     same<T, unsigned> || same<T, long> || same<T, unsigned long> || same<T, long long> ||
     same<T, unsigned long long>;
 
-/// What a parameter that is an array points at; `const` for inputs.
+/// The element type of a parameter that is an array; `const` for inputs.
 template <class P>
 struct Pointee {
     static constexpr bool kRaw = false, kBatched = false;
@@ -73,7 +73,7 @@ inline constexpr bool kConst = false;
 template <class T>
 inline constexpr bool kConst<const T> = true;
 
-/// Elements as they are, vectors or structs of them, or bytes of any kind.
+/// Does an array have such elements, vectors or structs of them, or bytes to hold them?
 template <class P, int kBytes, bool kFloat>
 constexpr bool points_at() {
     using T = typename Plain<typename Pointee<P>::Type>::Type;
@@ -84,7 +84,7 @@ constexpr bool points_at() {
     }
 }
 
-/// A value of an enumeration as a template argument, whichever type the parameter has.
+/// A value of an enumeration as a template argument, whatever enumeration the parameter has.
 struct Enumerator {
     int value;
     template <class T>

@@ -1,4 +1,4 @@
-// What CUDA C++ of users includes as <tilewright.cuh>: elements, arithmetic of tiles, PTX.
+// What users' CUDA C++ includes as <tilewright.cuh>: elements, arithmetic of tiles, PTX.
 //
 // Elements in memory are `float`, `double`, integers, and `tw::f16`, `tw::bf16`, `tw::f8e4m3`,
 // `tw::f8e5m2`, `tw::boolean`, which hold bits: `tw::widen(element)` is a number to compute with
@@ -11,7 +11,7 @@
 
 namespace twd {
 
-/// Values of attributes that are dtypes; in the order of the host's.
+/// Values of attributes that are dtypes, in the same order as on the host.
 enum class DType : int {
     boolean,
     i8,
@@ -30,8 +30,8 @@ enum class DType : int {
     f8e5m2
 };
 
-/// A pointer to the part of this block's element of a batch, which lies along the grid's z axis:
-/// parameters of kernels whose batches are in the grid.
+/// A pointer to this block's element of a batch, whose elements lie along the grid's z axis: for
+/// parameters of kernels with batches in the grid.
 template <class T>
 struct batched {
     T* data;
@@ -53,7 +53,7 @@ TW_DEVICE T warp_sum(T value) {
 }
 
 /// The sum over a one-dimensional block of up to 1,024 threads, a multiple of 32, in all of them.
-/// `partial` is shared memory for 32 values, free again when all threads are back.
+/// `partial` is shared memory for 32 values, which may be reused after the call.
 template <class T>
 TW_DEVICE T block_sum(T value, T* partial) {
     const unsigned warps = blockDim.x / 32, lane = threadIdx.x % 32;
@@ -67,5 +67,5 @@ TW_DEVICE T block_sum(T value, T* partial) {
 
 }  // namespace twd
 
-/// What users call the device library, as they call the host's.
+/// The device library under the name that users know from the host.
 namespace tw = twd;

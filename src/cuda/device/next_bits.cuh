@@ -1,12 +1,12 @@
-// Neighbours of floats, by their bits.
+// Neighbours of floats, from their bits.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
 
 namespace twd {
 
-/// The bits of the float next to one, upwards or downwards: in a format with a sign bit, zeros have
-/// the same neighbours and the bits of others differ by 1.
+/// The bits of the next float upwards or downwards, in a format with a sign bit: the bits of
+/// neighbours differ by 1, except at the zeros, which have the same neighbours.
 template <typename Bits>
 TW_DEVICE Bits next_bits(Bits bits, bool upwards) {
     constexpr Bits kSign = static_cast<Bits>(1u << (8 * sizeof(Bits) - 1));

@@ -1,4 +1,4 @@
-// Arithmetic of the tile IR that C++ operators do not give: docs/reference/ir.md, section 4, as
+// Arithmetic of the tile IR that C++ operators do not provide: docs/reference/ir.md, section 4, as
 // functions.
 #pragma once
 
@@ -95,7 +95,7 @@ TW_DEVICE double floor_modulo(double a, double b) {
     return float_floor_modulo(a, b);
 }
 
-/// Shift counts are unsigned; at the width and beyond everything is shifted out.
+/// Shift counts are unsigned; counts of the width or more shift everything out.
 template <typename T>
 TW_DEVICE T shift_left(T a, T count) {
     const u64 n = static_cast<u64>(static_cast<Unsigned<T>>(count));
@@ -159,8 +159,8 @@ TW_DEVICE float logistic_approx(float a) {
     return ptx::reciprocal_approx(1.0f + exp_approx(-a));
 }
 
-// Conversions of floats truncate and saturate, NaN gives 0: what cvt.rzi does, where a C++ cast
-// would be undefined.
+// Conversions of floats truncate and saturate, and NaN gives 0, as cvt.rzi does; a C++ cast would
+// be undefined.
 TW_DEVICE i64 to_i64(float a) {
     return a != a ? 0 : __float2ll_rz(a);
 }
@@ -189,7 +189,7 @@ TW_DEVICE T to_integer(Float a) {
     }
 }
 
-/// A value of a 16-bit float type, held in a float.
+/// A float rounded to a 16-bit float type.
 TW_DEVICE float round_to(F16, float a) {
     return ptx::low(F16{}, ptx::pack(F16{}, a, 0.0f));
 }
@@ -197,21 +197,21 @@ TW_DEVICE float round_to(Bf16, float a) {
     return ptx::low(Bf16{}, ptx::pack(Bf16{}, a, 0.0f));
 }
 
-/// The value of a 16-bit float type next to a towards b.
+/// The neighbour of a, in a 16-bit float type, in the direction of b.
 template <typename Tag>
 TW_DEVICE float next_after(Tag tag, float a, float b) {
     if (a != a || b != b) return a + b;
     return a == b ? b : ptx::low(tag, next_bits(ptx::to_bits(tag, a), a < b));
 }
 
-/// Loads of captured arrays: data no thread writes while the kernel runs.
+/// Loads of captured arrays: data that no thread writes while the kernel runs.
 TW_DEVICE float load(F16, const u16* address) {
     return ptx::low(F16{}, static_cast<u32>(__ldg(address)));
 }
 TW_DEVICE float load(Bf16, const u16* address) {
     return ptx::low(Bf16{}, static_cast<u32>(__ldg(address)));
 }
-/// An element at an even place, aligned to the pair, and the one after it.
+/// The element at an even index, in an array aligned to pairs, and the one after it.
 TW_DEVICE float2 load_pair(const float* address) {
     return __ldg(reinterpret_cast<const float2*>(address));
 }

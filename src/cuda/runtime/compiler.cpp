@@ -1,4 +1,4 @@
-// NVRTC and the cubin cache.
+// NVRTC and the cache of cubins.
 #include "cuda/runtime/compiler.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ namespace {
 
 using Program = void*;
 
-// name in the library, parameter types; every entry returns nvrtcResult.
+// Name in the library, parameter types; every entry returns nvrtcResult.
 // clang-format off
 #define TW_NVRTC_ENTRIES(X)                                                                        \
     X(nvrtcVersion, (int*, int*))                                                                  \
@@ -101,8 +101,8 @@ const Nvrtc& nvrtc_or_throw() {
     return nvrtc;
 }
 
-/// What did not compile stays for a look: the source, the headers that came with it, and the log,
-/// in a folder of their own. Returns where the source is, or why it is not.
+/// Keeps what did not compile for inspection: the source, its headers and the log, in a folder of
+/// their own. Returns the path of the source, or why it was not kept.
 std::string keep_source(const CompileRequest& request, std::string_view log) {
     namespace fs = std::filesystem;
     std::string everything = request.source + request.arch;
@@ -138,7 +138,7 @@ std::string keep_source(const CompileRequest& request, std::string_view log) {
                                     log));
 }
 
-/// The number that stands before `words` in a line; 0 when the line lacks them.
+/// The number right before `words` in a line; 0 when there is none.
 int number_before(std::string_view line, std::string_view words) {
     const std::size_t at = line.find(words);
     if (at == std::string_view::npos || at == 0) return 0;
@@ -147,7 +147,7 @@ int number_before(std::string_view line, std::string_view words) {
     return begin == at ? 0 : std::atoi(std::string(line.substr(begin, at - begin)).c_str());
 }
 
-/// Reads ptxas's resource lines; returns the first warning that costs a kernel its speed.
+/// Reads ptxas's resource lines; returns the first warning that costs much performance.
 std::string read_log(Compiled& compiled) {
     std::string serious;
     std::string_view rest = compiled.log;
@@ -160,7 +160,7 @@ std::string read_log(Compiled& compiled) {
         if (line.find("Used ") != std::string_view::npos) {
             compiled.registers = std::max(compiled.registers, number_before(line, " registers"));
         }
-        // C75xx: wgmma serialised or setmaxnreg ignored. Both compile, and cost half the speed.
+        // C75xx: wgmma serialised or setmaxnreg ignored. Either compiles, at half the speed.
         if (serious.empty() && line.find("(C75") != std::string_view::npos) serious = line;
     }
     return serious;
@@ -179,8 +179,8 @@ struct Cached {
     std::vector<std::string> symbols;
 };
 
-/// Compilations done or under way in this process. A shared future lets threads that ask for the
-/// same kernel wait for one compilation.
+/// A compilation finished or under way in this process. The shared future lets threads that ask for
+/// the same kernel wait for one compilation.
 struct Compilation {
     std::shared_ptr<std::promise<std::shared_ptr<const Cached>>> promise;
     std::shared_future<std::shared_ptr<const Cached>> result;
@@ -188,7 +188,7 @@ struct Compilation {
 using MemoryCache = Memo<std::string, Compilation>;
 
 MemoryCache& memory_cache() {
-    constexpr std::size_t kMost = 256;  // a cubin has some 100 KB; the disk keeps all of them
+    constexpr std::size_t kMost = 256;  // a cubin has some 100 KB; the disk cache keeps all of them
     static auto* const kCache =
         new MemoryCache("compiled kernels", kMost, [](const Compilation& compilation) {
             const bool done =
@@ -196,13 +196,13 @@ MemoryCache& memory_cache() {
             try {
                 return done ? compilation.result.get()->cubin.size() : 0;
             } catch (const std::exception&) {
-                return std::size_t{0};  // it does not compile
+                return std::size_t{0};  // the compilation failed
             }
         });
     return *kCache;
 }
 
-/// Where the disk has the symbols of a cubin, a line for each.
+/// The key on disk of a cubin's symbols, which are one line each.
 std::string symbols_key(const std::string& key) {
     return key + "symbols\n";
 }
@@ -264,7 +264,7 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
         Cached{std::move(compiled.cubin), std::move(compiled.symbols)});
 }
 
-/// What the request's cubin is in this process; threads that ask at once wait for one compilation.
+/// A request's cubin in this process; threads that ask at once wait for one compilation.
 std::shared_ptr<const Cached> cached_of(const CompileRequest& request) {
     const std::string key = source_key(request);
     MemoryCache& cache = memory_cache();
@@ -277,13 +277,13 @@ std::shared_ptr<const Cached> cached_of(const CompileRequest& request) {
             promise->set_value(read_or_compile(request, key));
         } catch (...) {
             promise->set_exception(std::current_exception());
-            cache.drop(key);  // a later call may find NVRTC or space again
+            cache.drop(key);  // a later call may find NVRTC or disk space again
         }
     }
     return compilation.result.get();
 }
 
-/// The same for somebody who waits and is told for what.
+/// The same, with a notice for whoever waits.
 std::shared_ptr<const Cached> awaited(const CompileRequest& request) {
     if (const auto known = memory_cache().find(source_key(request));
         known && known->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
@@ -318,7 +318,7 @@ Compiled compile(const CompileRequest& request) {
     }
     const std::string arch = "--gpu-architecture=" + request.arch;
     options = {arch.c_str(), "--std=c++20", "-default-device", "--ptxas-options=-v"};
-    // NVRTC 12.9 and later keep results of their own, and a hit hides ptxas's warnings.
+    // NVRTC 12.9 and later have a cache of their own, whose hits hide ptxas's warnings.
     if (nvrtc.major > 12 || nvrtc.minor >= 9) options.push_back("--no-cache");
     for (const std::string& option : request.options) options.push_back(option.c_str());
 
@@ -423,7 +423,7 @@ void compile_in_background(CompileRequest request) {
         std::vector<Work> all;
     };
     if (request.kernels.empty() && installed_kernel_pack().contains(source_key(request))) return;
-    nvrtc_report();          // opened before, so that it is still there when the threads are joined
+    nvrtc_report();          // opened first, so that it outlives the threads that use it
     static Threads threads;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
     const std::lock_guard lock(threads.mutex);
     std::erase_if(threads.all, [](const Work& work) { return work.done->load(); });

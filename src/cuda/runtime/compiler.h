@@ -12,7 +12,7 @@
 
 namespace tilewright::cuda {
 
-/// A text that sources may `#include` by this name; NVRTC reads no file.
+/// A text that sources may `#include` by this name; NVRTC reads no files.
 struct Header {
     std::string name;
     std::string text;
@@ -20,26 +20,26 @@ struct Header {
 
 /// One translation unit and how to compile it.
 struct CompileRequest {
-    std::string name;  ///< what messages call it, as a file name: "attention_forward.cu"
+    std::string name;  ///< its file name in messages: "attention_forward.cu"
     std::string source;
     std::vector<Header> headers;  ///< beside the embedded device headers
     std::string arch;             ///< "sm_80", "sm_90a", ...
     std::vector<std::string> options;
-    /// Set for our own kernels: more spilled bytes than this, or a warning that wgmma is serialised
-    /// or setmaxnreg ignored, is an error.
+    /// Set for our own kernels: spilling more bytes than this is an error, and so is a warning that
+    /// wgmma is serialised or setmaxnreg ignored.
     std::optional<int> spill_limit_bytes;
-    /// Kernels whose names are mangled, as C++ names them: "f<float, 3>". They are instantiated.
+    /// Kernels with mangled names, as C++ writes them: "f<float, 3>". They are instantiated.
     std::vector<std::string> kernels = {};
-    /// What operation the source of a user belongs to: failures are then UserErrors of it.
+    /// The operation that a user's source belongs to: failures are then its UserErrors.
     std::string users = {};
 };
 
-/// What a compilation gave.
+/// The result of a compilation.
 struct Compiled {
     std::string cubin;
     std::string ptx;
-    std::string log;                        ///< NVRTC's and ptxas's whole output
-    int registers = 0;                      ///< the most any kernel takes
+    std::string log;                        ///< the whole output of NVRTC and ptxas
+    int registers = 0;                      ///< per thread, the maximum over kernels
     int spill_bytes = 0;                    ///< stores and loads, summed over kernels
     std::vector<std::string> symbols = {};  ///< of the request's `kernels`
 };
@@ -47,20 +47,20 @@ struct Compiled {
 /// How the search for NVRTC went.
 const LibraryReport& nvrtc_report();
 
-/// Compiles, ignoring every cache. Throws UserError without NVRTC, InternalError with the whole log
-/// and the path of the kept source when the source does not compile or breaks its limits, UserError
-/// with the log where it is a user's.
+/// Compiles, ignoring every cache. Throws UserError without NVRTC. A source that does not compile
+/// or breaks its limits throws InternalError with the whole log and the path of the kept source; a
+/// user's source throws UserError with the log.
 Compiled compile(const CompileRequest& request);
 
-/// The cubin of a request, from memory, from the library's kernels (kernel_pack.h), from disk, or
-/// compiled (once, whichever threads ask). NVRTC is opened for the latter two alone.
+/// The cubin of a request: from memory, from the library's kernels (kernel_pack.h), from disk, or
+/// compiled (once, however many threads ask). Only the last two open NVRTC.
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request);
 
-/// The symbol in that cubin of a kernel of the request: itself, unless it is one of `kernels`.
+/// The symbol of a kernel in that cubin: `kernel` itself, unless it is one of `request.kernels`.
 std::string symbol_of(const CompileRequest& request, const std::string& kernel);
 
-/// Lets a thread of its own compile a request, which `cubin_of` waits for; the process ends after
-/// it. A failure is for the call that needs the cubin to meet.
+/// Compiles a request on a thread of its own, which `cubin_of` and the end of the process wait for.
+/// Failures are reported by the call that needs the cubin.
 void compile_in_background(CompileRequest request);
 
 /// Forgets a cubin that the driver refused, wherever it came from, so that it is compiled again.
@@ -69,7 +69,7 @@ void forget_cubin(const CompileRequest& request);
 /// Identifies a request: hashes of source and headers, options, arch.
 std::string source_key(const CompileRequest& request);
 
-/// Identifies what this machine makes of a request: its source key and NVRTC's version.
+/// Identifies the cubin of a request on this machine: its source key and NVRTC's version.
 std::string cache_key(const CompileRequest& request);
 
 /// Where cubins are kept.

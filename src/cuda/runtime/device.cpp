@@ -84,7 +84,7 @@ std::string describe(const LibraryReport& report) {
                        fmt::join(report.tried, "\n         "), report.advice);
 }
 
-/// Where the shell would find a program; empty when it would not.
+/// The path at which the shell would find a program; empty when it would not.
 std::string on_path(std::string_view program) {
     const char* const path = std::getenv("PATH");
     std::string_view rest = path != nullptr ? path : "";
@@ -110,7 +110,7 @@ int device_count() {
 const DeviceInfo& device_info(int ordinal) {
     const std::vector<DeviceInfo>& devices = all_devices();
     if (ordinal < 0 || ordinal >= std::ssize(devices)) {
-        driver();  // says why there is none
+        driver();  // throws the reason
         user_error("cuda", "expected a device ordinal below {} but got {}", devices.size(),
                    ordinal);
     }

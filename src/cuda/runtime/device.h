@@ -9,7 +9,7 @@
 
 namespace tilewright::cuda {
 
-/// What kernels and heuristics need to know of a GPU.
+/// What kernels and heuristics need to know about a GPU.
 struct DeviceInfo {
     int ordinal = 0;
     std::string name;
@@ -25,13 +25,13 @@ struct DeviceInfo {
     std::string arch() const;
 };
 
-/// How many GPUs the driver shows; 0 without a driver.
+/// The number of GPUs that the driver reports; 0 without a driver.
 int device_count();
 
 /// Properties of one GPU; throws UserError for an ordinal that does not exist.
 const DeviceInfo& device_info(int ordinal);
 
-/// Makes a device's primary context current for one scope. It is the context of the CUDA runtime,
+/// Makes a device's primary context current for one scope. The CUDA runtime uses the same context,
 /// so it is shared with PyTorch, JAX and whatever else runs in the process.
 class ContextScope {
   public:

@@ -56,7 +56,7 @@ const Opened& opened_driver() {
     return *kOpened;
 }
 
-/// Does the driver refuse all further work of the process after this CUresult?
+/// Does this CUresult mean that the driver refuses all further work of the process?
 bool is_sticky(int status) {
     constexpr std::array kSticky{
         214,  // CUDA_ERROR_ECC_UNCORRECTABLE

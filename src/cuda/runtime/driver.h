@@ -23,7 +23,7 @@ struct alignas(64) TensorMap {
     std::uint64_t opaque[16];
 };
 
-// name in the library, parameter types; every entry returns CUresult.
+// Name in the library, parameter types; every entry returns CUresult.
 // clang-format off
 #define TW_CUDA_DRIVER_ENTRIES(X)                                                                  \
     X(cuInit, (unsigned))                                                                          \
@@ -91,7 +91,7 @@ struct Driver {
 /// The driver, opened and initialised at the first call; nullptr on a machine without one.
 const Driver* find_driver();
 
-/// The driver; throws UserError with what was tried and how to get one.
+/// The driver; where there is none, throws UserError with what was tried and how to get one.
 const Driver& driver();
 
 /// How the search for the driver went.

@@ -19,8 +19,8 @@ namespace tilewright::cuda {
 
 namespace {
 
-/// Modules that nobody holds any more: unloading waits for kernels that run, and is no matter of a
-/// capture, so that it happens where the next ones are loaded.
+/// Modules that nobody holds any more. Unloading waits for running kernels and is forbidden in a
+/// capture, so it happens when the next modules are loaded.
 struct Unused {
     std::mutex mutex;
     std::vector<std::pair<ModuleHandle, int>> modules;  // with their devices
@@ -56,7 +56,7 @@ struct LaunchConfig {
     unsigned attribute_count;
 };
 
-/// Unloads what is unused, some modules at a time: each round waits for the GPU.
+/// Unloads unused modules once there are many: each batch waits for the GPU.
 void unload_unused() {
     constexpr std::size_t kAtOnce = 64;
     std::vector<std::pair<ModuleHandle, int>> modules;
@@ -83,7 +83,7 @@ ModuleHandle load_module(const CompileRequest& request) {
     return module;
 }
 
-/// Loads a kernel: `load` gives its module and its symbol there. `identity` tells modules apart.
+/// Loads a kernel: `load` returns its module, identified by `identity`, and its symbol there.
 template <typename Load>
 Kernel load_entry(const std::string& name, const std::string& identity, const char* entry,
                   int dynamic_shared_bytes, int device, const Load& load) {
@@ -93,7 +93,7 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
                    info.shared_bytes_per_block, info.name, dynamic_shared_bytes);
     }
     expect_no_capture("cuda", fmt::format("{} to be loaded", name));
-    // The same kernel is not loaded twice while somebody holds it.
+    // A kernel that somebody holds is not loaded again.
     struct Entry {
         std::weak_ptr<Module> module;
         Kernel kernel;  // without its module
@@ -130,7 +130,7 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
                "reading a kernel's stack");
     Entry made{kernel.module, kernel};
     made.kernel.module.reset();
-    // Another thread's, if it was first and somebody still holds it.
+    // If another thread was first and its kernel is still held, use that one.
     Kernel other = loaded(kLoaded->put(key, std::move(made)));
     return other.module != nullptr ? other : kernel;
 }
@@ -149,7 +149,7 @@ class Module {
     Module& operator=(const Module&) = delete;
 
     ModuleHandle handle() const { return handle_; }
-    /// A graph may launch its kernels at any time.
+    /// A captured graph may launch the module's kernels at any time, so it is never unloaded.
     void set_captured() { captured_ = true; }
 
   private:

@@ -11,14 +11,14 @@
 
 namespace tilewright::cuda {
 
-/// What a kernel lies in, loaded on a device.
+/// A module of the driver, loaded on a device.
 class Module;
 
-/// A kernel in a device's memory, ready to launch. It stays loaded as long as copies of this live,
-/// and until the process ends where a launch was captured in a graph.
+/// A kernel in a device's memory, ready to launch. It stays loaded while a copy of this lives, and
+/// until the process ends once a launch was captured in a graph.
 struct Kernel {
     std::shared_ptr<Module> module;
-    std::shared_ptr<const std::string> name;  ///< that profilers show
+    std::shared_ptr<const std::string> name;  ///< shown by profilers
     FunctionHandle function = nullptr;
     int device = 0;
     int dynamic_shared_bytes = 0;  ///< given to every launch
@@ -26,8 +26,8 @@ struct Kernel {
     int local_bytes = 0;           ///< stack and spills per thread
 };
 
-/// Compiles (or finds) a request's cubin and loads its kernel `entry` on a device. Load before
-/// capture: loading allocates. An entry of the disk cache that the driver refuses is compiled
+/// Compiles (or finds) a request's cubin and loads its kernel `entry` on a device. Load before a
+/// capture: loading allocates. A cubin from the disk cache that the driver refuses is compiled
 /// again.
 Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
                    int device);

@@ -1,4 +1,4 @@
-// The file of compiled kernels: an index of fixed records, then zlib streams.
+// The file of compiled kernels: an index of fixed-size records, then zlib streams.
 #include "cuda/runtime/kernel_pack.h"
 
 #include <dlfcn.h>
@@ -22,11 +22,11 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "tilewright kernels 1\n";
 constexpr std::size_t kHashDigits = 32;
-constexpr std::size_t kCompilerBytes = 16;  // of its version, filled up with zeros
+constexpr std::size_t kCompilerBytes = 16;  // of the compiler's version, padded with zeros
 
 struct Record {
     char hash[kHashDigits];
-    std::uint64_t offset;  ///< from the file's beginning
+    std::uint64_t offset;  ///< from the start of the file
     std::uint32_t packed_bytes, bytes;
 };
 static_assert(sizeof(Record) == 48);
@@ -36,7 +36,7 @@ void append(std::string& text, const Number& number) {
     text.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
-/// Folders where the file of this library or program may be, which hold its pack.
+/// Folders that may hold the pack, relative to the file of this library or program.
 std::vector<fs::path> folders() {
     Dl_info info{};
     if (dladdr(reinterpret_cast<const void*>(&installed_kernel_pack), &info) == 0 ||
@@ -46,7 +46,7 @@ std::vector<fs::path> folders() {
     std::error_code error;
     fs::path own = fs::weakly_canonical(info.dli_fname, error);
     if (error || !own.has_parent_path() || !fs::exists(own, error)) {
-        own = fs::read_symlink("/proc/self/exe", error);  // a program without a path
+        own = fs::read_symlink("/proc/self/exe", error);  // an executable, known without a path
     }
     const fs::path folder = own.parent_path();
     return {folder, folder / TW_LIBRARIES_FROM_PROGRAMS, folder / "../lib"};
@@ -149,7 +149,7 @@ void KernelPack::write(const fs::path& file, std::string_view compiler,
 const KernelPack& installed_kernel_pack() {
     static const KernelPack* const kPack = []() -> const KernelPack* {
         try {
-            const auto* const pack = new KernelPack(find_pack());  // for the process's life
+            const auto* const pack = new KernelPack(find_pack());  // lives as long as the process
             if (pack->size() > 0) {
                 debug_log("cuda", "{} compiled kernels in {}", pack->size(), pack->path().string());
             }

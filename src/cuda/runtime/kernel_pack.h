@@ -1,4 +1,4 @@
-// Kernels that were compiled with the library: a file beside it.
+// Kernels that were compiled with the library, in a file beside it.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +11,25 @@
 
 namespace tilewright::cuda {
 
-/// A file of compressed cubins by the keys of their requests (`source_key`), which `tilewright
-/// precompile` writes. The file is trusted as the library beside it is.
+/// A file of compressed cubins by the keys of their requests (`source_key`), written by `tilewright
+/// precompile`. It is trusted as much as the library beside it.
 class KernelPack {
   public:
-    /// Reads the file's index. UserError where it is no such pack; without a name the pack is
+    /// Reads the file's index; UserError where it is not a pack. Without a file name the pack is
     /// empty.
     explicit KernelPack(std::filesystem::path file);
 
-    /// The cubin of a request; nothing without one, or where the bytes are damaged.
+    /// The cubin of a request; nothing where the pack has none or its bytes are damaged.
     std::optional<std::string> find(std::string_view source_key) const;
 
-    /// Is there one?
+    /// True where the pack has a cubin for the request; its bytes are not checked.
     bool contains(std::string_view source_key) const;
 
-    const std::string& compiler() const { return compiler_; }  ///< the NVRTC that made them: "13.0"
+    const std::string& compiler() const { return compiler_; }  ///< NVRTC's version: "13.0"
     std::size_t size() const { return places_.size(); }
     const std::filesystem::path& path() const { return file_; }
 
-    /// Writes a pack of cubins by source key. UserError with the system's reason where it cannot.
+    /// Writes a pack of cubins by source key. UserError with the system's reason on failure.
     static void write(const std::filesystem::path& file, std::string_view compiler,
                       const std::map<std::string, std::string>& cubins);
 
@@ -41,14 +41,14 @@ class KernelPack {
 
     std::filesystem::path file_;
     std::string compiler_;
-    std::map<std::string, Place, std::less<>> places_;  ///< by the key's hash
+    std::map<std::string, Place, std::less<>> places_;  ///< by the hash of the key
 };
 
-/// The pack of TILEWRIGHT_KERNELS (a file; `none` for an empty pack), else the one beside this
-/// library or program. One that cannot be read is reported by TILEWRIGHT_DEBUG and empty.
+/// The pack that TILEWRIGHT_KERNELS names (`none`: an empty one), else the one beside this library
+/// or program. A pack that cannot be read counts as empty, and TILEWRIGHT_DEBUG reports it.
 const KernelPack& installed_kernel_pack();
 
-/// The name of a pack beside the library.
+/// The file name of a pack beside the library.
 inline constexpr const char* kKernelPackName = "tilewright-kernels.pack";
 
 }  // namespace tilewright::cuda

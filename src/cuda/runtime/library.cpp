@@ -39,12 +39,12 @@ std::vector<fs::path> children(const fs::path& folder, std::string_view prefix) 
     return found;
 }
 
-/// libnvrtc.so.<major> in a folder; nothing for a folder without one.
+/// Adds libnvrtc.so.<major> of a folder, if it has one.
 void add_nvrtc_of(const fs::path& folder, std::vector<std::string>& candidates) {
     for (const fs::path& path : children(folder, "libnvrtc.so")) {
         if (std::find(candidates.begin(), candidates.end(), path.string()) == candidates.end()) {
             candidates.push_back(path.string());
-            return;  // the highest version of one folder is enough
+            return;  // one version per folder, the highest
         }
     }
 }
@@ -67,7 +67,7 @@ void add_python_prefix(const fs::path& prefix, std::vector<std::string>& candida
     }
 }
 
-/// The folder of the program or shared library this code is part of.
+/// The folder of the program or shared library that contains this code.
 fs::path own_folder() {
     Dl_info info{};
     if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};

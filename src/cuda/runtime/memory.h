@@ -1,4 +1,4 @@
-// Device memory, streams and events with owners.
+// Owners of device memory, streams and events.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace tilewright::cuda {
 
-/// Owned bytes of device memory, aligned to 256. Allocating throws CudaError when memory runs out.
+/// Owned device memory, aligned to 256 bytes. Allocating throws CudaError when memory runs out.
 class Buffer {
   public:
     Buffer() = default;
@@ -24,8 +24,7 @@ class Buffer {
     std::size_t bytes() const { return bytes_; }
     int device() const { return device_; }
 
-    /// Copies `size` bytes at `offset`; both wait until the copy is done. Not for use during
-    /// capture.
+    /// Copies `size` bytes to or from `offset` and waits for the copy. Not for use during capture.
     void upload(const void* source, std::size_t size, std::size_t offset = 0);
     void download(void* target, std::size_t size, std::size_t offset = 0) const;
     /// Sets every byte; waits.
@@ -53,7 +52,7 @@ class Stream {
     Stream& operator=(const Stream&) = delete;
 
     StreamHandle handle() const { return handle_; }
-    /// Waits for all work given so far; throws what it failed with.
+    /// Waits for all work submitted so far; throws the error of work that failed.
     void synchronize() const;
 
   private:
@@ -61,7 +60,7 @@ class Stream {
     int device_ = 0;
 };
 
-/// An owned event with a time stamp.
+/// An owned event with a timestamp.
 class Event {
   public:
     explicit Event(int device);
@@ -72,7 +71,7 @@ class Event {
     EventHandle handle() const { return handle_; }
     void record(StreamHandle stream);
     void synchronize() const;
-    /// Milliseconds from `start` to this event; both must have happened.
+    /// Milliseconds from `start` to this event; both must have completed.
     float milliseconds_since(const Event& start) const;
 
   private:

@@ -1,5 +1,5 @@
 // The injection protocol of NVTX 3: a profiler names its library in NVTX_INJECTION64_PATH, and that
-// library fills in the functions that a table of this process points at.
+// library sets the functions that a table of this process points at.
 #include "cuda/runtime/nvtx.h"
 
 #include <dlfcn.h>
@@ -16,16 +16,16 @@ namespace {
 
 using Function = void (*)();
 
-// Numbers and tables of nvtxDetail/nvtxTypes.h.
+// Constants of nvtxDetail/nvtxTypes.h.
 constexpr std::uint32_t kTableCallbacks = 1, kTableVersion = 3;
 constexpr std::size_t kModuleCore = 1, kRangePush = 9, kRangePop = 11;
-// Functions of each module and a first place that is none: core, CUDA, OpenCL, the CUDA runtime,
-// core 2, synchronisation. CUPTI refuses a process in which one of them is missing or shorter.
+// Functions per module: an unused first entry, core, CUDA, OpenCL, the CUDA runtime, core 2,
+// synchronisation. CUPTI rejects a process in which one of them is missing or shorter.
 constexpr std::array<unsigned, 7> kSizes = {0, 16, 9, 15, 7, 16, 7};
 
 struct Module {
     std::array<Function, 16> functions{};  ///< set by the profiler
-    std::array<Function*, 17> places{};    ///< where it sets them, ended by a null pointer
+    std::array<Function*, 17> places{};    ///< where the profiler sets them; the last one is null
 };
 
 std::array<Module, kSizes.size()>& modules() {

@@ -3,7 +3,7 @@
 
 namespace tilewright::cuda {
 
-/// Names what this thread gives a GPU while it lives. Nothing where no profiler is attached.
+/// Names the GPU work that this thread submits while it lives. Does nothing without a profiler.
 class NvtxRange {
   public:
     explicit NvtxRange(const char* name);

@@ -11,14 +11,14 @@ namespace tilewright::cuda {
 StreamHandle current_stream();
 void set_current_stream(StreamHandle stream);
 
-/// True while work given to a stream (this thread's) is recorded for a CUDA graph.
+/// True while a stream (this thread's, if none is given) is captured in a CUDA graph.
 bool is_capturing(StreamHandle stream);
 bool is_capturing();
 
 /// UserError while this thread's stream is captured: `what` would allocate or wait.
 void expect_no_capture(std::string_view operation, std::string_view what);
 
-/// UserError unless this thread's stream belongs to a device; the legacy stream does to any.
+/// UserError unless this thread's stream belongs to the device; the legacy stream always does.
 void check_stream(std::string_view operation, int device);
 
 /// While this lives, this thread may allocate although a stream is captured.

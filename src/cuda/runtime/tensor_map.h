@@ -1,4 +1,4 @@
-// TMA descriptors: how TMA sees a tensor and the box it moves.
+// TMA descriptors: the tensor and the box that TMA copies.
 #pragma once
 
 #include <array>
@@ -9,21 +9,21 @@
 
 namespace tilewright::cuda {
 
-/// Shared-memory swizzle of a box whose innermost extent is at most so many bytes.
+/// The shared-memory swizzle, whose span bounds the bytes of a box's innermost extent.
 enum class Swizzle { none = 0, bytes32 = 1, bytes64 = 2, bytes128 = 3 };
 
 /// A strided tensor and the box that one copy moves. Index 0 is the innermost dimension.
 struct TensorMapRequest {
     static constexpr int kMaxRank = 5;
     DType dtype = DType::bf16;
-    bool tf32 = false;  ///< f32 elements are copied for products of tf32
+    bool tf32 = false;  ///< f32 elements are rounded to tf32, for products
     int rank = 0;
     DeviceAddress address = 0;                      ///< aligned to 16 bytes
     std::array<std::uint64_t, kMaxRank> extents{};  ///< elements
     std::array<std::uint64_t, kMaxRank> strides{};  ///< bytes, multiples of 16; [0] is not read
     std::array<std::uint32_t, kMaxRank> box{};      ///< elements, at most 256 each
     Swizzle swizzle = Swizzle::none;
-    /// What is read once, at the speed of the memory: L2 fetches 128 bytes of it at a time, not
+    /// Data that is read once, at the speed of memory: L2 fetches 128 bytes of it at a time, not
     /// 256.
     bool read_once = false;
 };

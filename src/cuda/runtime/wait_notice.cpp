@@ -1,4 +1,4 @@
-// The thread that speaks up for one that waits.
+// The thread that prints notices for one that waits.
 #include "cuda/runtime/wait_notice.h"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ void WaitNotice::speak(const std::string& what, std::ostream& out, double delay)
     const auto start = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
     if (ended_.wait_for(lock, std::chrono::duration<double>(delay), [&] { return done_; })) return;
-    // One write each, so that lines of threads do not mix; a progress bar's line is wiped.
+    // One write per line, so that threads do not mix their lines; \r wipes a progress bar's line.
     out << fmt::format("\r\033[Ktilewright: {} ...\n", what) << std::flush;
     ended_.wait(lock, [&] { return done_; });
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

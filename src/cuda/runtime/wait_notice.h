@@ -1,4 +1,4 @@
-// A line for people who wait for a compiler.
+// Tells people at a terminal what a slow call waits for.
 #pragma once
 
 #include <condition_variable>
@@ -12,13 +12,13 @@ namespace tilewright::cuda {
 /// Is standard error a terminal, and TILEWRIGHT_WAIT_NOTICE not 0?
 bool wants_wait_notices();
 
-/// Says what a thread waits for, once it has waited long enough to wonder, and at the end how long
-/// it took: "tilewright: compiling attention_forward.cu for sm_90a ...", "... took 1.2 s".
+/// Says what a thread waits for once the wait is long enough to notice, and at its end how long it
+/// took: "tilewright: compiling attention_forward.cu for sm_90a ...", "... took 1.2 s".
 class WaitNotice {
   public:
-    /// After 0.3 s, on standard error where notices are wanted.
+    /// Speaks after 0.3 s, on standard error where notices are wanted.
     explicit WaitNotice(std::string what);
-    /// After `delay` seconds, on any stream.
+    /// Speaks after `delay` seconds, on any stream.
     WaitNotice(std::string what, std::ostream& out, double delay);
     ~WaitNotice();
     WaitNotice(const WaitNotice&) = delete;

@@ -109,7 +109,7 @@ class Assignment {
         }
     }
 
-    /// Rows of a tile are a warp's.
+    /// Each row of the tile is within one warp.
     void expect_reduction(const Instruction& made) const {
         const ir::Type& type = p_.type(made.operands[0]).type;
         const bool kind = made.has("sum") || made.has("max") || made.has("min");

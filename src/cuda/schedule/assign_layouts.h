@@ -5,8 +5,8 @@
 
 namespace tilewright::cuda::schedule {
 
-/// Starts from the accumulators and goes through elementwise operations and views, so that no
-/// element ever moves between threads. Refused for tiles that this does not reach.
+/// Starts from the accumulators and follows elementwise operations and views, so that no element
+/// ever moves between threads. Refused for tiles that this does not reach.
 void assign_layouts(Program& program);
 
 }  // namespace tilewright::cuda::schedule

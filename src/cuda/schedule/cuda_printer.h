@@ -1,5 +1,5 @@
-// Prints a program of the form as CUDA C++; print_cuda.cpp has control, print_memory.cpp what
-// moves and multiplies slots, print_tiles.cpp the tile IR's operations.
+// Prints a program of the form as CUDA C++: print_cuda.cpp has control flow, print_memory.cpp
+// copies and products of slots, print_tiles.cpp the tile IR's operations.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 
 namespace tilewright::cuda::schedule {
 
-/// A name of the form as one of C++.
+/// A name of the form as a C++ identifier.
 std::string identifier(std::string_view name);
 
 class CudaPrinter {
@@ -48,20 +48,20 @@ class CudaPrinter {
 
     static std::string ref_name(std::string_view name) { return "ref_" + identifier(name); }
     std::string scalar_name(Value value) const { return "s" + identifier(p_.value_name(value)); }
-    /// The variable of a value; accumulators and counts that go through loops are one variable.
+    /// The variable of a value; accumulators and counts that pass through loops share one variable.
     std::string name(Value value) const;
     void alias(Value value, Value of) { names_[value] = name(of); }
     std::string scalar(Value value) const;
     std::string constant(const Instruction& made) const;
     const Layout& layout(Value value) const;
-    /// Registers of an array, and its declaration.
+    /// The number of registers of a tile, and the declaration of their array.
     int registers(Value value) const;
     std::string declaration(Value value, const std::string& name) const;
 
-    // ---- Control.
+    // ---- Control flow.
 
     void frame();
-    /// Where threads lie in tiles, for index math.
+    /// The thread's position in tiles, for index math.
     void thread_positions();
     std::string extent(int axis) const;
     /// Positions along axes from a linear one, the last axis fastest.
@@ -75,7 +75,7 @@ class CudaPrinter {
     void panels(const Instruction& made);
     void for_loop(const Instruction& made);
     void if_else(const Instruction& made);
-    /// Variables of these values get others, all at once.
+    /// Assigns to the variables of these values, all at once.
     void assign(const std::vector<Value>& to, const std::vector<Value>& from);
     void set(const std::string& variable, Value value);
 
@@ -89,17 +89,17 @@ class CudaPrinter {
         return p_.channel(made.symbol("channel"));
     }
     static const char* tag(DType dtype) { return wgmma_tag(dtype); }
-    /// A tile as an array of 32 registers or more, for functions of panels.
+    /// A tile as an array of 32 registers or more, for the functions that take panels.
     std::string array(Value value);
-    /// Descriptor of an operand's slot (PTX ISA, wgmma, matrix descriptors): `of_group` rows of the
-    /// result, or columns, belong to each of the warpgroups that `group` counts.
+    /// Descriptor of an operand's slot (PTX ISA, wgmma, matrix descriptors). Each of the warpgroups
+    /// that `group` numbers has `of_group` rows (or columns) of the result.
     Operand operand(const std::string& buffer_name, bool k_major, std::int64_t of_group,
                     const std::string& group, const std::string& count) const;
     void wgmma(const Instruction& made);
     std::string coordinates(const Instruction& made, const std::string& last) const;
     void tma_load(const Instruction& made);
     void thread_load(const Instruction& made);
-    /// What a single thread does where all of the producer's threads run.
+    /// What a single thread does in code that all of the producer's threads run.
     const char* by_one() const { return by_all_ ? "if (threadIdx.x % 128 == 0) " : ""; }
     void tma_store(const Instruction& made);
     void store_shared(const Instruction& made);
@@ -108,9 +108,9 @@ class CudaPrinter {
 
     // ---- Operations of the tile IR.
 
-    /// Is a tile computed where it is read?
+    /// Is a tile computed at each use?
     bool is_lazy(Value value) const;
-    /// Element `index` (text) of a tile.
+    /// Text of the element of a tile at register `index`.
     std::string element(Value value, const std::string& index);
     std::string compute(const Instruction& made, const std::string& index);
     /// Sets `count` elements of an array, one for each value of i.
@@ -145,7 +145,7 @@ class CudaPrinter {
     IndexTiles index_;
     bool chained_;
     std::map<Value, std::string> names_;
-    std::map<std::string, std::string> positions_;  ///< of threads, by their text
+    std::map<std::string, std::string> positions_;  ///< of threads, by text
     std::vector<std::string>* temporaries_ = nullptr;
     std::map<std::pair<Value, std::string>, std::string> shared_;  ///< in temporaries
     std::vector<int> others_;
@@ -154,7 +154,7 @@ class CudaPrinter {
     std::string text_;
     int depth_ = 1, counter_ = 0;
     bool producer_ = false;
-    bool by_all_ = false;  ///< the producer's threads copy
+    bool by_all_ = false;  ///< the producer's threads copy, too
 };
 
 }  // namespace tilewright::cuda::schedule

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kGroupRows = 64;
 
-/// Least and greatest element, as i64 scalars.
+/// The least and the greatest element, as i64 scalars.
 struct Ends {
     Value low, high;
 };
@@ -42,7 +42,7 @@ class Guards {
     }
 
     void guard(Instruction& select, Block& to) {
-        // What is appended for a mask that cannot be bounded is not used and goes.
+        // What is appended for a mask that cannot be bounded stays unused and is removed later.
         to_ = &to;
         fits_.clear();
         std::optional<Value> holds = truth(select.operands[0], true);
@@ -117,7 +117,7 @@ class Guards {
         const bool computes =
             result && dtype == DType::i32 && ir::is_elementwise(uses_.definition(value)->tile);
         if (computes) {
-            // Elements of i32 wrap around; then nothing is said.
+            // Elements of i32 may wrap around; the condition is then false.
             fits_.push_back(scalar(ir::Op::ge, {result->low, constant(INT32_MIN)}));
             fits_.push_back(scalar(ir::Op::le, {result->high, constant(INT32_MAX)}));
         }

@@ -10,7 +10,7 @@
 namespace tilewright::cuda::schedule {
 namespace {
 
-/// The load that gives an operand of a dot, and the Ref's dimension that the dot contracts.
+/// The load of a dot's operand, and the Ref's dimension that the dot contracts.
 struct Operand {
     const Instruction* load = nullptr;
     std::size_t dim = 0;
@@ -59,7 +59,7 @@ class Joining {
         return result;
     }
 
-    /// Does the array end where the load does, whose start is `start`?
+    /// Does the array end where a load from `start` on ends?
     bool ends(const Operand& operand, std::int64_t start) const {
         const Parameter& ref = p_.ref(operand.load->symbol("of"));
         return ref.extents[operand.dim] != ir::kDynamic &&
@@ -113,7 +113,7 @@ class Joining {
         Instruction dot = p_.body.body[place];
         if (dot.operands.size() > 2) return;
         std::array<Operand, 2> sides = {operand(dot, 0), operand(dot, 1)};
-        // An iteration has the 128 bytes of the swizzle.
+        // An iteration covers the 128 bytes of the swizzle.
         const std::int64_t chunk = 128 / size_of(p_.type(dot.operands[0]).type.dtype);
         for (const Operand& side : sides) {
             if (side.load == nullptr) return;
@@ -145,7 +145,7 @@ class Joining {
             std::erase_if(load.attributes,
                           [](const Attribute& one) { return one.name == "in_bounds"; });
             load.results = {p_.add(wide)};
-            if (dot.operands[s] != old) {  // a transpose in between goes into the dot
+            if (dot.operands[s] != old) {  // a transpose in between is folded into the dot
                 const char* const flag = s == 0 ? "transpose_a" : "transpose_b";
                 if (dot.has(flag)) {
                     std::erase_if(dot.attributes,

@@ -1,4 +1,4 @@
-// Sums of bits.
+// Text of sums of weighted bits.
 #include "cuda/schedule/layout_text.h"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 namespace tilewright::cuda::schedule {
 namespace {
 
-/// The text of a sum of bits of `index`, weighted; neighbouring bits with neighbouring weights are
+/// The text of a weighted sum of bits of `index`; neighbouring bits with neighbouring weights are
 /// one term.
 std::string weighted(const std::string& index, const std::vector<std::int64_t>& weights) {
     std::string text;

@@ -1,4 +1,4 @@
-// CUDA text of coordinates and registers by a layout.
+// CUDA text of coordinates and registers, from a layout.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace tilewright::cuda::schedule {
 
-/// What lane and warp add to the position along an axis, over `lane` and `group`'s warps.
+/// What lane and warp add to the position along an axis, in terms of `lane` and `group`'s warps.
 std::string thread_coordinate(const Layout& layout, int axis);
 
-/// What register `index` (text) adds.
+/// What register `index` (text) adds to it.
 std::string register_coordinate(const Layout& layout, int axis, const std::string& index);
 
-/// The register of `source` that register `index` of a view of it holds. Axis `dropped` of the view
-/// is not one of the source; axes where the source has extent 1 are repeated.
+/// The register of `source` for register `index` of a view of it. The view's axis `dropped` is not
+/// in the source; axes where the source has extent 1 are repeated.
 std::string source_register(const Layout& view, const Layout& source, int dropped,
                             const std::string& index);
 

@@ -6,7 +6,7 @@
 
 namespace tilewright::cuda::schedule {
 
-/// The operations of a kernel one by one. Refused for those that the form does not have yet.
+/// Translates the operations of a kernel one by one. Refused for those that the form lacks.
 Program lower(const ir::Function& kernel, const Target& target);
 
 }  // namespace tilewright::cuda::schedule

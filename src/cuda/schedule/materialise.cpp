@@ -13,7 +13,7 @@ class Materialisation {
     explicit Materialisation(Program& program) : p_(program), old_(program), index_(program) {}
 
     void run() {
-        // Definitions are looked up in the program as it was.
+        // Definitions are looked up in the program before the pass.
         p_.body = block(old_.body);
         remove_unused(p_);
     }
@@ -36,7 +36,7 @@ class Materialisation {
         return to;
     }
 
-    /// Tiles of one shape have one layout in what a reader computes; lines lie along either axis.
+    /// A reader's tiles of one shape share a layout and a copy; lines may lie along either axis.
     Value copy(Value value, Block& to, std::map<Value, Value>& copies) {
         if (!index_.contains(value)) return value;
         if (const auto known = copies.find(value); known != copies.end()) return known->second;

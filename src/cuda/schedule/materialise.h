@@ -1,11 +1,11 @@
-// Index tiles: computed by each reader for itself.
+// Index tiles, recomputed for each reader.
 #pragma once
 
 #include "cuda/schedule/program.h"
 
 namespace tilewright::cuda::schedule {
 
-/// Does a tile follow from constants, positions and scalars alone?
+/// The tiles that follow from constants, positions and scalars alone.
 class IndexTiles {
   public:
     explicit IndexTiles(const Program& program);
@@ -15,8 +15,8 @@ class IndexTiles {
     std::set<Value> values_;
 };
 
-/// Gives every reader of an index tile a copy of what computes it, so that the copies may have
-/// different layouts and need no registers between their readers.
+/// Gives every reader of an index tile its own copy of the computation, so that the copies may have
+/// different layouts and take no registers between their readers.
 void materialise(Program& program);
 
 }  // namespace tilewright::cuda::schedule

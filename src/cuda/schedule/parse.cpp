@@ -105,7 +105,7 @@ class Parser {
         return {numbers.begin(), numbers.end()};
     }
 
-    /// Attributes stand on the line of what they belong to.
+    /// Attributes are on the line of the object that they belong to.
     std::vector<Attribute> attributes(int line) {
         std::vector<Attribute> result;
         while (token_.kind == Token::Kind::word && token_.line == line) {
@@ -155,7 +155,7 @@ class Parser {
         return *found;
     }
 
-    /// One line of the head: a parameter, a layout, a buffer and so on.
+    /// One line of the header: a parameter, a layout, a buffer and so on.
     bool object() {
         Program& p = program_;
         if (accept("ref")) {

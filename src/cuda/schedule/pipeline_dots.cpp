@@ -1,4 +1,4 @@
-// The delayed product, and products in turn.
+// The delayed product, and products one after the other.
 #include "cuda/schedule/pipeline_dots.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace tilewright::cuda::schedule {
 namespace {
 
-/// Registers of a consumer thread that tiles of a delayed loop may take, of 240: the rest are
-/// addresses, rows' values and what is between.
+/// Registers of a consumer thread, of 240, that tiles of a delayed loop may take: the rest are for
+/// addresses, per-row values and temporaries.
 constexpr int kTileRegisters = 192;
 
 bool has_products(const Instruction& made) {
@@ -26,16 +26,16 @@ std::vector<Value> touched(const Instruction& product) {
     return values;
 }
 
-/// What a rotated loop is made of, in the order of the iteration.
+/// The parts of a delayed loop, in the order of the iteration.
 struct Parts {
     std::vector<Instruction> head;     ///< scalars and await before the first product
     Instruction first, second;         ///< products
-    std::vector<Instruction> done;     ///< release and next after the first
+    std::vector<Instruction> done;     ///< release and next after the first product
     std::vector<Instruction> await;    ///< before the second product
     std::vector<Instruction> between;  ///< what follows from the first product
     std::vector<Instruction> update;   ///< what changes the accumulator, and the operand's packing
-    std::vector<Instruction> last;     ///< release and next after the second
-    std::size_t carry = 0;             ///< that goes through the second product
+    std::vector<Instruction> last;     ///< release and next after the second product
+    std::size_t carry = 0;             ///< the carry that goes through the second product
 };
 
 class Pipeline {
@@ -145,7 +145,7 @@ class Pipeline {
     static void start(Instruction product, std::vector<Instruction>& to) {
         const Value result = product.result();
         std::vector<Value> after = touched(product), before = after;
-        if (product.has("overwrite")) before.erase(before.begin());  // they hold nothing
+        if (product.has("overwrite")) before.erase(before.begin());  // they are undefined
         to.push_back(make(Op::wgmma_fence, std::move(before)));
         after[0] = result;
         to.push_back(std::move(product));
@@ -217,7 +217,7 @@ class Pipeline {
                 parts.between.push_back(made);
             }
         }
-        // The packing is part of the update, but nothing of the update but it may come before the
+        // The packing is part of the update, but no other part of the update may come before the
         // first product or be carried.
         const Value packed = *second.registers;
         for (std::size_t i = 0; i < yielded.size(); ++i) {
@@ -266,7 +266,7 @@ class Pipeline {
         outer.body.push_back(make(ir::Op::lt, {loop.operands[0], loop.operands[1]}, {runs}));
         Instruction branch = make(ir::Op::if_else, {runs});
 
-        // The first iteration up to the operand of its second product.
+        // The first iteration, up to the operand of its second product.
         Block then;
         Copies peeled;
         for (std::size_t i = 0; i < carries; ++i)
@@ -279,7 +279,7 @@ class Pipeline {
         copy(parts.between, peeled, then);
         copy(parts.update, peeled, then);
 
-        // An iteration: its first product, and the second one of the iteration before.
+        // An iteration: its first product, and the second one of the previous iteration.
         Instruction iterations = make(ir::Op::for_loop, {});
         const Value start =
             append_scalar(p_, then, ir::Op::add, {loop.operands[0], loop.operands[2]});
@@ -291,7 +291,7 @@ class Pipeline {
             return iteration.arguments.back();
         };
         copies[body.arguments[0]] = argument(body.arguments[0]);
-        // What the next iteration gets of this one, by the names of this iteration.
+        // What the next iteration gets from this one, in terms of this iteration.
         std::vector<Value> next;
         for (std::size_t i = 0; i < carries; ++i) {
             const bool sum = i == parts.carry;
@@ -310,7 +310,7 @@ class Pipeline {
 
         copy(parts.head, copies, iteration);
         start_copy(parts.first, copies, iteration);
-        // The carry is the accumulator of the iteration before.
+        // The carry is the accumulator of the previous iteration.
         const Value accumulator = copies.at(body.arguments[1 + parts.carry]);
         Copies before = copies;
         before[second.accumulator] = accumulator;

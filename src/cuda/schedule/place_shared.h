@@ -5,9 +5,9 @@
 
 namespace tilewright::cuda::schedule {
 
-/// Gives every buffer and every channel's barriers an offset, buffers on 1,024 bytes as the swizzle
-/// of 128 bytes wants. All of them live to the end, since the producer runs ahead of the consumers.
-/// Refused when they do not fit.
+/// Gives every buffer and every channel's barriers an offset; buffers are aligned to 1,024 bytes
+/// for the 128-byte swizzle. All of them live to the end, since the producer runs ahead of the
+/// consumers. Refused when they do not fit.
 void place_shared(Program& program);
 
 }  // namespace tilewright::cuda::schedule

@@ -30,7 +30,7 @@ class Waits {
                            [](const Instruction& made) { return made.is(Op::wgmma); });
     }
 
-    /// Returns how many instructions stand after the loop now.
+    /// Returns the number of instructions added after the loop.
     std::size_t loop(Block& outer, std::size_t at) {
         Instruction& loop = outer.body[at];
         Block& body = loop.blocks[0];
@@ -81,7 +81,7 @@ class Waits {
         }
         if (!in_flight_) return 0;
 
-        // After the loop the last group is waited for, and its slot released if there was one.
+        // After the loop the last group is waited for, and its slot released if it has one.
         std::vector<Instruction> after;
         std::vector<Value> last, done;
         for (std::size_t i = 0; i < loop.results.size(); ++i) {

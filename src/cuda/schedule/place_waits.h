@@ -5,7 +5,7 @@
 
 namespace tilewright::cuda::schedule {
 
-/// One group of products an iteration. With three slots or more the group of an iteration stays in
+/// One group of products per iteration. With three slots or more, an iteration's group stays in
 /// flight into the next one, where its slot is released; else it is waited for at once.
 void place_waits(Program& program);
 

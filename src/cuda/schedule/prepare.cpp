@@ -17,7 +17,7 @@ constexpr std::int64_t kMultiprocessors = 132;  // of an H100 and an H200
 
 constexpr Tile kTiles[] = {{128, 256}, {128, 128}, {128, 64}, {64, 128}};
 
-/// Time of an element of the kernel's largest product, in that of one of a tile of 128 x 256: the
+/// Estimated time per element of the kernel's largest product, relative to a tile of 128 x 256: the
 /// smaller a tile, the more is read for each product.
 double time_of(const ir::Shape& tile) {
     constexpr double kProducts = 0.76, kReads = 20.5;  // fitted to H200 at 8192 x 8192 x 8192
@@ -35,7 +35,7 @@ ir::Shape largest_product(const ir::Function& kernel) {
     return largest;
 }
 
-/// The element type that most products of the kernel read.
+/// The operand type of the kernel's largest product.
 DType operand_dtype(const ir::Function& kernel) {
     DType dtype = DType::bf16;
     std::int64_t most = 0;
@@ -47,7 +47,7 @@ DType operand_dtype(const ir::Function& kernel) {
     return dtype;
 }
 
-/// Programs of a grid; 0 where a call says how many.
+/// Programs of a grid; 0 where it depends on the call.
 std::int64_t programs_of(const ir::Function& kernel) {
     std::int64_t programs = 1;
     for (std::int64_t extent : kernel.grid) {
@@ -56,7 +56,7 @@ std::int64_t programs_of(const ir::Function& kernel) {
     return programs;
 }
 
-/// Does a dot follow from another one of its loop, as in attention?
+/// Does a dot depend on another one, as in attention?
 bool is_chained(const ir::Function& kernel) {
     bool chained = false;
     std::set<ir::Value> computed;
@@ -99,7 +99,7 @@ ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
 }
 
 std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
-    if (is_chained(kernel)) return {kTiles[0]};  // blocks are what they are
+    if (is_chained(kernel)) return {kTiles[0]};  // blocks keep their size
     std::vector<std::pair<double, Tile>> costs;
     const DType operands = operand_dtype(kernel);
     const bool two_sums = is_float(operands) && size_of(operands) == 1;  // see select_dots
@@ -110,7 +110,7 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
             const ir::Shape product = largest_product(cut);
             const std::int64_t programs = programs_of(cut);
             const auto waves = ceil_div(programs, kMultiprocessors);
-            // Where the call says how many, they are many.
+            // A grid that depends on the call is taken to be large.
             const auto elements = static_cast<double>(programs > 0 ? waves * product.size() : 1);
             costs.emplace_back(elements * time_of(product), tile);
         } catch (const Refused&) {

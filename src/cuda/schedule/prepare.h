@@ -1,4 +1,4 @@
-// Tile IR in the tiles that warpgroups multiply.
+// Cuts tile IR into tiles that warpgroups multiply.
 #pragma once
 
 #include <vector>
@@ -12,12 +12,12 @@ struct Tile {
     std::int64_t rows = 128, columns = 256;
 };
 
-/// Optimises a traced kernel and cuts its blocks to tiles of at most this size, and steps of 64
-/// along the inner dimension of dots. The grid may have further static axes after those of
+/// Optimises a traced kernel and cuts its blocks to tiles of at most this size, and dots to steps
+/// of 128 bytes along their inner dimension. The grid may have further static axes after those of
 /// `kernel`. Refused where a block cannot be cut.
 ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile);
 
-/// The tiles to try, best first by the waves that the grid takes.
+/// The tiles to try, best first by estimated time.
 std::vector<Tile> tiles_to_try(const ir::Function& kernel);
 
 }  // namespace tilewright::cuda::schedule

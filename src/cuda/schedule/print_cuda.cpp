@@ -1,4 +1,4 @@
-// Text of the frame of a kernel and of its control.
+// Text of a kernel's frame and of its control flow.
 #include "cuda/schedule/print_cuda.h"
 
 #include <algorithm>
@@ -299,7 +299,7 @@ void CudaPrinter::role(const Instruction& made) {
     const Role& role = p_.role(made.symbol("of"));
     producer_ = role.name == "producer";
     by_all_ = producer_ && !role.one;
-    // The group is uniform to the compiler, so that branches and descriptors are.
+    // The warpgroup's index is uniform to the compiler, so that branches and descriptors are, too.
     const int first = role.first_warp, last = role.first_warp + role.warps;
     if (first == 0) {
         open("if (group < {})", last / 4);
@@ -413,7 +413,7 @@ void CudaPrinter::if_else(const Instruction& made) {
 }
 
 void CudaPrinter::assign(const std::vector<Value>& to, const std::vector<Value>& from) {
-    // What another one of them gives away is read first.
+    // Variables that another assignment overwrites are copied first.
     std::map<Value, std::string> sources;
     for (std::size_t i = 0; i < to.size(); ++i) {
         const bool crosses = std::any_of(to.begin(), to.end(), [&](Value other) {

@@ -6,7 +6,7 @@
 
 namespace tilewright::cuda::schedule {
 
-/// The text of a synchronised program, one case per operation, and how to launch it.
+/// The text of a synchronised program and how to launch it. Each operation is one case.
 Generated print_cuda(const Program& program);
 
 }  // namespace tilewright::cuda::schedule

@@ -1,4 +1,4 @@
-// Text of what moves and multiplies slots of shared memory.
+// Text of copies and products of slots of shared memory.
 #include <algorithm>
 
 #include "cuda/schedule/cuda_printer.h"
@@ -136,7 +136,7 @@ void CudaPrinter::thread_load(const Instruction& made) {
         data += fmt::format(" + {} * {}.stride[{}]", at, ref, d);
         inside += fmt::format("is_inside({}, {}.extent[{}]) && ", at, ref, d);
     }
-    // Where a scalar index lies outside, no row is inside.
+    // Where a scalar index is outside, no row is inside.
     std::string rows = fmt::format("{}.extent[{}]", ref, row);
     if (!inside.empty()) rows = inside.substr(0, inside.size() - 4) + " ? " + rows + " : 0";
     line("copy_box<{}, {}, {}>(base + k_{} + {}.at * {}, {}, {}.stride[{}],", buffer.rows,

@@ -10,7 +10,7 @@ namespace tilewright::cuda::schedule {
 
 namespace {
 
-/// Kinds of reductions as `lower` flags them.
+/// Kinds of reductions, as flagged by `lower`.
 bool is_sum(const Instruction& made) {
     return made.has("sum");
 }
@@ -43,7 +43,7 @@ bool CudaPrinter::is_lazy(Value value) const {
     }
     if (index_.contains(value)) return true;
     if (!chained_) return false;
-    // Truths would be predicates, of which there are few.
+    // Booleans would take predicates, of which there are few.
     return ir::is_elementwise(made->tile) && p_.type(value).type.dtype == DType::boolean &&
            uses_.count(value) == 1;
 }
@@ -97,7 +97,7 @@ void CudaPrinter::tile(const Instruction& made) {
         case ir::Op::broadcast:
         case ir::Op::expand_dims:
         case ir::Op::iota:
-            return;  // where they are wanted
+            return;  // computed at each use
         case ir::Op::if_else:
             return if_else(made);
         case ir::Op::reduce:
@@ -253,7 +253,7 @@ void CudaPrinter::elements(const Instruction& made, bool pairs, const std::strin
         return fmt::format(" && {}", element(made.operands[made.operands.size() - 2], index));
     };
     if (!is_load && is_tile) {
-        // One of those that hold an element stores it.
+        // One of the threads that hold an element stores it.
         const unsigned lanes = layout(value).copied_lanes(), warps = layout(value).copied_warps();
         if (lanes != 0) inside = fmt::format("(lane & {}) == 0 && {}", lanes, inside);
         if (warps != 0) inside = fmt::format("(threadIdx.x / 32 & {}) == 0 && {}", warps, inside);

@@ -16,43 +16,43 @@
 
 namespace tilewright::cuda::schedule {
 
-/// How far a program has come; each pass raises it, and `verify` checks what holds from it on.
+/// A program's level; each pass raises it, and `verify` checks the rules that hold from it on.
 enum class Level : std::uint8_t {
     lowered,       ///< the operations of the tile IR
     selected,      ///< dots have a unit and warpgroups
     laid_out,      ///< every tile has one layout
     staged,        ///< operands of dots come through channels
-    specialised,   ///< a producer and a consumer role, in a loop over programs
+    specialised,   ///< a producer and a consumer role, each in a loop over programs
     waiting,       ///< products are fenced, committed and waited for
     split,         ///< tiles are stored panel by panel
-    placed,        ///< buffers and barriers have places
+    placed,        ///< buffers and barriers have offsets
     synchronised,  ///< asynchronous reads of ordinary writes are ordered
 };
 inline constexpr int kNumLevels = 9;
 std::string_view name(Level level);
 std::optional<Level> parse_level(std::string_view text);
 
-/// Operations. `tile` is one of the tile IR, named in Instruction::tile.
+/// Operations. `tile` is an operation of the tile IR, named in Instruction::tile.
 enum class Op : std::uint8_t {
     tile,
     // Values.
-    zeros,        ///< an accumulator, in registers that stay its own
-    fresh,        ///< an accumulator whose registers hold nothing yet; `partial`: that of one
-                  ///< iteration, which ordinary instructions add to the sum
-    pack,         ///< tile -> a 16-bit operand of wgmma in registers, two elements in each
-    clear,        ///< acc -> the same registers, zero
+    zeros,  ///< an accumulator that keeps its registers
+    fresh,  ///< an accumulator with undefined registers; `partial`: that of one iteration, which
+            ///< ordinary instructions add to the sum
+    pack,   ///< tile -> a 16-bit operand of wgmma in registers, two elements per register
+    clear,  ///< acc -> the same registers, zero
     group_start,  ///< the first row or column (`axis`) of this warpgroup's part of a tile
     // Dots. Accumulators are updated in place: the result has the operand's registers.
     wgmma,         ///< acc[, accumulate][, packed a], counts; buffers a, b. See Product
-    wgmma_fence,   ///< ordinary accesses of registers before, wgmma after
+    wgmma_fence,   ///< orders ordinary accesses of registers before wgmma
     wgmma_commit,  ///< closes a group of products
     wgmma_wait,    ///< accs -> accs; at most `pending` groups are unfinished
     // Channels. The count n of a channel names slot n mod slots in phase n / slots.
     count,           ///< the first count of a channel
     next,            ///< n -> n + 1
     acquire,         ///< n: waits until the slot is empty
-    publish,         ///< n: announces the bytes of the loads by TMA that follow
-    publish_copies,  ///< n: the slot `lag` before n is full as far as threads have copied to it
+    publish,         ///< n: announces the bytes of the TMA loads that follow
+    publish_copies,  ///< n: threads have finished their copies to the slot `lag` before n
     finish_copies,   ///< n, the next one: the same for the last `lag` slots
     await,           ///< n: waits until the slot is full
     release,         ///< n[, condition]: the slot `back` before n may be overwritten
@@ -70,7 +70,7 @@ enum class Op : std::uint8_t {
     all_sync,     ///< those of all consumer warpgroups
     // Control.
     role,      ///< the block is run by one role's warps
-    programs,  ///< init .. -> last; once for each program of this thread block
+    programs,  ///< init .. -> last; runs once for each program of this thread block
     panels,    ///< accs ..: for each panel of columns, with the panel's registers as arguments
 };
 inline constexpr int kNumOps = static_cast<int>(Op::panels) + 1;
@@ -88,7 +88,7 @@ struct ValueType {
     bool is_count = false;
     ir::Type type;
     std::optional<Layout> layout;  ///< of tiles, from level laid_out on
-    bool packed = false;           ///< what `pack` gives
+    bool packed = false;           ///< the result of `pack`
     bool operator==(const ValueType&) const = default;
 };
 
@@ -107,7 +107,7 @@ struct Block;
 struct Instruction {
     Op op = Op::tile;
     ir::Op tile = ir::Op::yield;
-    int line = 0;  ///< of the source that it comes from; 0: unknown
+    int line = 0;  ///< of the source; 0: unknown
     std::vector<Value> operands, results;
     std::vector<Attribute> attributes;
     std::vector<Block> blocks;
@@ -137,17 +137,17 @@ struct Parameter {
     bool is_ref = false;
     DType dtype = DType::f32;
     std::vector<std::int64_t> extents;     ///< of a Ref, kDynamic allowed
-    bool vectors = false, tensor = false;  ///< as RefFacts says
+    bool vectors = false, tensor = false;  ///< as in RefFacts
     int copy_bytes = 0;                    ///< likewise
     Value value;                           ///< of a scalar
 };
 
-/// Shared memory: so many slots of a tile, its rows cut into panels of 128 bytes in the swizzle of
-/// 128 bytes.
+/// Shared memory: slots of a tile, whose rows are cut into panels of 128 bytes with 128-byte
+/// swizzle.
 struct Buffer {
     std::string name;
     DType dtype = DType::bf16;
-    std::int64_t rows = 0, columns = 0;  ///< as memory has them: columns are contiguous
+    std::int64_t rows = 0, columns = 0;  ///< as in memory: columns are contiguous
     int slots = 1;
     bool per_group = false;  ///< each consumer warpgroup has one of its own
     std::int64_t offset = -1;
@@ -156,19 +156,19 @@ struct Buffer {
     std::int64_t slot_bytes() const { return rows * columns * size_of(dtype); }
 };
 
-/// How TMA sees a Ref, and the box of one copy.
+/// The tensor map of a Ref, and the box of one copy.
 struct Map {
     std::string name, ref;
     std::vector<std::int64_t> box;  ///< one extent per dimension of the Ref
 };
 
-/// A ring of slots of some buffers.
+/// A ring of slots, each with a tile of each of its buffers.
 struct Channel {
     std::string name;
     std::vector<std::string> buffers;
     int slots = 1;
     std::int64_t bytes = 0;   ///< of a slot
-    std::int64_t copied = 0;  ///< those of them that threads copy; TMA loads the others
+    std::int64_t copied = 0;  ///< the part of them that threads copy; TMA loads the rest
     int empty_arrivals = 0;   ///< warps that release a slot
     std::int64_t full = -1, empty = -1;
 };
@@ -177,18 +177,18 @@ struct Channel {
 struct Role {
     std::string name;
     int first_warp = 0, warps = 0;
-    int registers = 0;  ///< a thread's; 0: as the kernel starts
-    bool one = false;   ///< a single thread of them
+    int registers = 0;  ///< per thread; 0: as at entry
+    bool one = false;   ///< a single one of their threads
 };
 
-/// How the tiles of a grid follow each other: groups of rows of tiles share what L2 holds.
+/// The order of a grid's tiles: groups of rows of tiles share what L2 holds.
 struct TileOrder {
     std::vector<int> rows, columns;  ///< grid axes; the others are outermost
     int group = 8;
-    /// Axes that the operands of the loops do not depend on: programs that differ in these alone
-    /// follow each other, so that they find the same operands in L2.
+    /// Axes that the operands of the loops do not depend on: programs that differ only in these are
+    /// consecutive, so that they find the same operands in L2.
     std::vector<int> inner;
-    /// Programs take different times: each has a thread block, the last along `inner` first.
+    /// Programs differ in length: each has its own thread block, the last along `inner` first.
     bool unequal = false;
 };
 
@@ -204,8 +204,8 @@ struct Program {
     std::vector<Channel> channels;
     std::vector<Role> roles;
     std::int64_t shared_bytes = 0;
-    int stages = 0;           ///< that the caller asks for; 0: none
-    bool mark_lines = false;  ///< as Target has it
+    int stages = 0;           ///< requested by the caller; 0: none
+    bool mark_lines = false;  ///< as in Target
     Block body;
 
     Value add(ValueType type, std::string hint = "");
@@ -246,7 +246,7 @@ void each_instruction(BlockType& block, Visitor&& visit) {
     }
 }
 
-/// A program is not of the kind that this form schedules; the text says why.
+/// A program that this form cannot schedule; the text says why.
 class Refused : public std::exception {
   public:
     explicit Refused(std::string reason) : reason_(std::move(reason)) {}
@@ -258,11 +258,11 @@ class Refused : public std::exception {
 
 /// Text that print(parse(text)) reproduces.
 std::string print(const Program& program);
-/// UserError with line and column for what is no program.
+/// UserError with line and column where the text is not a program.
 Program parse(std::string_view text);
 
 /// Checks the rules of docs/reference/schedule.md that hold at the program's level. Returns the
-/// first one that is broken, "V6: ..", or nothing.
+/// first broken one, "V6: ..", or nothing.
 std::optional<std::string> broken_rule(const Program& program);
 
 /// The parts of a wgmma.
@@ -281,17 +281,17 @@ std::set<std::string> channels_of(const Program& program, const Instruction& pro
 /// Does a product depend on another one, as in attention?
 bool is_chained(const Program& program);
 
-/// Instructions of one kind.
+/// An instruction of the given kind.
 Instruction make(Op op, std::vector<Value> operands, std::vector<Value> results = {});
 Instruction make(ir::Op op, std::vector<Value> operands, std::vector<Value> results = {});
-/// Appends a scalar made of scalars of type i64.
+/// Appends a scalar computed from scalars of type i64.
 Value append_scalar(Program& program, Block& block, ir::Op op, std::vector<Value> operands);
 Value append_constant(Program& program, Block& block, std::int64_t value);
-/// Copies the instructions of a block that `keep` accepts, with new values for their results, to
-/// the end of another; `copies` maps old values to new ones and is added to.
+/// Copies the instructions of a block that `keep` accepts to the end of another, with new values
+/// for their results; `copies` maps old values to new ones and is extended.
 void clone(Program& program, const Block& from, Block& to, std::map<Value, Value>& copies,
            const std::function<bool(const Instruction&)>& keep);
-/// Removes tile operations without effects whose results nobody uses.
+/// Removes tile operations without effects whose results are unused.
 void remove_unused(Program& program);
 /// Replaces every use of a value inside a block.
 void replace(Block& block, Value old, Value by);

@@ -72,7 +72,7 @@ Program schedule(const ir::Function& kernel, const Target& target, Level up_to) 
         try {
             return scheduled(prepare_for_wgmma(kernel, tile), target, up_to);
         } catch (const Refused& refused) {
-            if (reason.empty()) reason = refused.what();  // that of the best
+            if (reason.empty()) reason = refused.what();  // that of the best tile
         }
     }
     throw Refused(reason);

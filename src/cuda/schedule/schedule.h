@@ -9,25 +9,25 @@
 
 namespace tilewright::cuda::schedule {
 
-/// Is an architecture one that the scheduled form is for?
+/// Does the scheduled form support an architecture?
 bool is_for(const std::string& arch);
 
 /// May threads copy operands of the kernel's products (RefFacts::copy_bytes)?
 bool may_copy(const ir::Function& kernel, const std::string& arch);
 
 /// Runs the passes on a traced kernel up to a level. Refused, with the reason, for kernels that the
-/// form does not take yet.
+/// form does not support.
 Program schedule(const ir::Function& kernel, const Target& target,
                  Level up_to = Level::synchronised);
 
-/// The kernel's text, or nothing where the form does not take it; the debug log says why. Calls
-/// with other facts may be taken.
+/// The kernel's text, or nothing where the form does not support it; the debug log says why. Calls
+/// with other facts may be supported.
 std::optional<Generated> generate_scheduled(const ir::Function& kernel, const Target& target);
 
 /// Why `generate_scheduled` gives nothing; empty where it gives something.
 std::string why_not_scheduled(const ir::Function& kernel, const Target& target);
 
-/// The same where the form takes the kernel, else what `cuda::generate` makes of
+/// The same where the form supports the kernel, else what `cuda::generate` makes of
 /// `cuda::prepare(kernel)`.
 Generated generate_best(const ir::Function& kernel, const Target& target);
 

@@ -1,5 +1,5 @@
-// Which chained products wgmma takes (PTX ISA, wgmma.mma_async): the left operand in registers or
-// shared memory, the right one in shared memory.
+// Which chained products wgmma supports (PTX ISA, wgmma.mma_async): the left operand in registers
+// or shared memory, the right one in shared memory.
 #include "cuda/schedule/select_chain.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ class Chain {
     }
 
     void loop(Block& body) {
-        // x + a b is a product that starts from x, where the addition stands.
+        // x + a b is a product that starts from x, at the place of the addition.
         std::map<Value, const Instruction*> sums;
         for (const Instruction& made : body.body) {
             if (made.is(ir::Op::store)) throw Refused("its loop stores");
@@ -77,7 +77,7 @@ class Chain {
         body.body = std::move(iteration);
     }
 
-    /// The addition in this block that is all that reads a value.
+    /// The addition in this block that is the only reader of a value.
     const Instruction* addition(Value value, const Block& body) const {
         if (uses_.count(value) != 1) return nullptr;
         const Instruction* const sum = uses_.users(value)[0];
@@ -225,7 +225,7 @@ bool has_chains(const Program& program) {
     bool chained = false;
     for (const Instruction& loop : program.body.body) {
         if (!loop.is(ir::Op::for_loop)) continue;
-        std::set<Value> computed;  // from what a dot of this iteration gives
+        std::set<Value> computed;  // from a dot of this iteration
         each_instruction(loop.blocks[0], [&](const Instruction& made) {
             const bool follows =
                 std::any_of(made.operands.begin(), made.operands.end(),

@@ -1,4 +1,4 @@
-// Which products wgmma takes (PTX ISA, wgmma.mma_async) and by how many warpgroups.
+// Which products wgmma supports (PTX ISA, wgmma.mma_async), and how many warpgroups compute them.
 #include "cuda/schedule/select_dots.h"
 
 #include <fmt/format.h>
@@ -35,13 +35,13 @@ Instruction& only_loop(Program& program) {
     return *loop;
 }
 
-/// Products of 8-bit floats keep about 14 bits of their sums (DeepSeek-V3, section 3.3.2), so that
-/// each iteration has a sum of its own, which is added to that of all in f32.
+/// Products of 8-bit floats keep about 14 bits of their sums (DeepSeek-V3, section 3.3.2), so each
+/// iteration has a sum of its own, which is added to the total in f32.
 bool is_promoted(DType operands) {
     return is_float(operands) && size_of(operands) == 1;
 }
 
-/// What wgmma makes of two operands of this type, as the flags of `dot` want them.
+/// The accumulator type of wgmma for operands of this type, given the flags of `dot`.
 DType sum_type(const Instruction& dot, DType operands) {
     switch (operands) {
         case DType::bf16:
@@ -68,7 +68,7 @@ class Selection {
     void run() {
         const Value low = loop_.operands[0];
         bool found = false;
-        Value later;  // the first iteration does not add, so that nothing is set to zero
+        Value later;  // the first iteration does not add, so nothing needs to be zeroed
         if (runs_) later = p_.add({false, {DType::boolean, {}}, {}}, "later");
         std::vector<Instruction> iteration;
         for (const Instruction& made : body_.body) {
@@ -96,7 +96,7 @@ class Selection {
         }
     }
 
-    bool runs_ = false;  ///< at least one iteration, whatever the call
+    bool runs_ = false;  ///< at least one iteration in every call
     std::vector<Instruction> before;
 
   private:
@@ -162,7 +162,7 @@ class Selection {
         iteration.push_back(std::move(made));
     }
 
-    /// A sum of this iteration, and its addition to the carried one.
+    /// The sum of this iteration, and its addition to the carried one.
     void promote(Instruction made, std::vector<Instruction>& iteration) {
         const Value carry = made.operands[0], result = made.result();
         const Value partial = p_.add(ValueType(p_.type(carry)), "partial");
@@ -175,7 +175,7 @@ class Selection {
         iteration.push_back(make(ir::Op::add, {carry, sum}, {result}));
     }
 
-    /// The accumulator is a carry that starts at zero and comes back.
+    /// The accumulator is a carry that starts at zero and that the loop yields.
     void accumulate(const Instruction& dot, Value carry, bool from_zero) {
         const auto at = std::find(body_.arguments.begin() + 1, body_.arguments.end(), carry);
         if (at == body_.arguments.end() || uses_.count(carry) != 1) {

@@ -5,7 +5,7 @@
 
 namespace tilewright::cuda::schedule {
 
-/// Gives the dots of the program's loop to wgmma and chooses the warpgroups. Refused, with the
+/// Assigns the dots of the program's loop to wgmma and chooses the warpgroups. Refused, with the
 /// reason, for dots that wgmma has no shape for and loops that do more than accumulate.
 void select_dots(Program& program);
 

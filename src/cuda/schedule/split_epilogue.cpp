@@ -1,4 +1,4 @@
-// The loop over panels of an epilogue.
+// The loop over panels in an epilogue.
 #include "cuda/schedule/split_epilogue.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ class Split {
     }
 
   private:
-    /// The axis of a value along which panels lie; -1: none.
+    /// The axis of a value along which panels are cut; -1: none.
     int column_axis(Value value) const {
         const ValueType& type = p_.type(value);
         if (!type.layout) return -1;
@@ -49,7 +49,7 @@ class Split {
             if (!chained && loop != block.body.end()) break;
         }
         if (loop == block.body.end()) return;
-        // The accumulators are what the waits leave; without a wait after it, the loop.
+        // The accumulators are the results of the waits, or of the loop where no wait follows it.
         std::vector<Value> accumulators;
         const auto from = loop + 1;
         const auto wait = std::find_if(from, block.body.end(), [](const Instruction& made) {
@@ -80,7 +80,7 @@ class Split {
         const Value width = append_constant(p_, inner_, kPanelColumns);
         const Value offset = append_scalar(p_, inner_, ir::Op::mul, {panel, width});
         std::vector<Instruction> outside, bulk;
-        Value threads = offset;  // the column of a warpgroup's panel, as threads see it
+        Value threads = offset;  // the first column of a warpgroup's panel
         if (p_.groups[1] > 1) {
             threads = append_scalar(p_, inner_, ir::Op::add,
                                     {offset, group_start(inner_, 1, of_group - kPanelColumns)});
@@ -115,7 +115,7 @@ class Split {
         stores(bulk, panel, offset, of_group);
         const std::int64_t count = of_group / kPanelColumns;
         if (!bulk.empty() && count % kPanelSlots != 0) {
-            // The last panel of the program before lies where the first one goes.
+            // The last panel of the previous program may still be in the first panel's slot.
             Instruction ready = make(Op::wait_stores, {});
             outside.push_back(std::move(ready.with("pending", 0)));
             outside.push_back(make(Op::group_sync, {}));
@@ -136,7 +136,7 @@ class Split {
         return has;
     }
 
-    /// Tiles of the dots' shape that are made up to the last loop and used after it.
+    /// Tiles of the dots' shape that are computed up to the last loop and used after it.
     std::vector<Value> sums_after(const Block& block, std::ptrdiff_t loop) const {
         std::set<Value> before;
         for (std::ptrdiff_t i = 0; i <= loop; ++i) {
@@ -158,7 +158,7 @@ class Split {
         return sums;
     }
 
-    /// Panels see their own columns alone.
+    /// A panel has only its own columns.
     void expect_no_reduction(const Instruction& made, bool in_panels) const {
         if (made.is(ir::Op::reduce) && column_axis(made.operands[0]) >= 0) {
             throw Refused("it reduces what a dot gives after its loop");
@@ -202,7 +202,7 @@ class Split {
         return dim;
     }
 
-    /// One operation for the columns of a panel.
+    /// One operation on the columns of a panel.
     void part(const Instruction& made, Value offset) {
         Instruction same = made;
         for (Value operand : made.operands) {
@@ -248,7 +248,7 @@ class Split {
         return append(ir::Op::add, {columns, start}, tile);
     }
 
-    /// Panels to shared memory, then copies of them.
+    /// Panels to shared memory, then copies of them to global memory.
     void stores(const std::vector<Instruction>& bulk, Value panel, Value offset,
                 std::int64_t of_group) {
         std::vector<std::string> buffers;
@@ -257,7 +257,7 @@ class Split {
             const Value whole = store.operands.back();
             if (column_axis(whole) != 1) throw Refused("a store is no tile of the dot's columns");
             Value tile = copy_of(whole);
-            // What the store rounds need not be rounded before.
+            // Values that the store rounds need not be rounded first.
             const Instruction* const cast = uses_.definition(whole);
             if (cast != nullptr && cast->is(ir::Op::cast) &&
                 p_.type(cast->operands[0]).type.dtype == DType::f32) {

@@ -1,4 +1,4 @@
-// What follows a product happens panel by panel.
+// Cuts the epilogue of a product into panels.
 #pragma once
 
 #include "cuda/schedule/program.h"
@@ -6,8 +6,8 @@
 namespace tilewright::cuda::schedule {
 
 /// Turns what is computed from accumulators and stored into a loop over panels of 64 columns, so
-/// that 32 elements a thread are treated at a time, whatever the size of the tile. Stores that
-/// TMA can make go through shared memory, two panels in turn.
+/// that a thread works on 32 elements at a time, whatever the size of the tile. Stores that TMA can
+/// do go through shared memory, alternating between two panels.
 void split_epilogue(Program& program);
 
 }  // namespace tilewright::cuda::schedule

@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::int64_t kSharedBytes = 227 * 1024;  // of a block, on SM90
 constexpr std::int64_t kBarrierBytes = 1024;       // reserved
-constexpr std::int64_t kMostBox = 256;             // elements of a box along an axis
+constexpr std::int64_t kMostBox = 256;             // elements of a box along one axis
 constexpr std::size_t kMostRank = 5;               // of a tensor map
 constexpr int kMostSlots = 8;
-constexpr int kHeldSlots = 2;  // that products in flight read, while copies fill the others
+constexpr int kHeldSlots = 2;  // read by products in flight, while copies fill the others
 constexpr std::int64_t kStoreBytes = 2 * 64 * 128;  // two panels of a warpgroup
 
 /// The box of an access; Refused where no map can have it.
@@ -48,7 +48,7 @@ class Staging {
     void run() {
         const auto is_loop = [](const Instruction& made) { return made.is(ir::Op::for_loop); };
         const auto at = std::find_if(p_.body.body.begin(), p_.body.body.end(), is_loop);
-        if (at != p_.body.body.end()) loop(*at);  // which moves it
+        if (at != p_.body.body.end()) loop(*at);  // which moves the loop
     }
 
   private:
@@ -149,11 +149,11 @@ class Staging {
         return buffer.name;
     }
 
-    /// The bytes of a thread's copies where threads copy a load; 0: TMA does.
+    /// Bytes per copy where threads copy a load; 0: TMA copies it.
     int piece_bytes(const Instruction& load, const Instruction& loop) const {
         const Parameter& ref = p_.ref(load.symbol("of"));
         const auto& sizes = load.list("index");
-        // What TMA stores as tf32 it rounds, and threads would not.
+        // TMA rounds to tf32 as it copies, and threads would not.
         if (ref.copy_bytes == 0 || ref.dtype == DType::f32 || sizes.back() == 0) return 0;
         const std::int64_t piece = ref.copy_bytes / size_of(ref.dtype);
         const Value column = load.operands[ref.extents.size() - 1];

@@ -22,7 +22,7 @@ class ChainStaging {
         for (const Instruction& made : old_.body.body) {
             if (made.is(ir::Op::for_loop)) collect(made.blocks[0]);
         }
-        std::map<std::string, std::size_t> last;  // loop that uses an invariant's channel last
+        std::map<std::string, std::size_t> last;  // the last loop that uses an invariant's channel
         const auto& all = old_.body.body;
         for (std::size_t i = 0; i < all.size(); ++i) {
             for (const Instruction* product : products_of(all[i])) {
@@ -82,7 +82,7 @@ class ChainStaging {
         return operands;
     }
 
-    /// Products of a loop and of loops inside of it.
+    /// Products of a loop and of loops inside it.
     static std::vector<const Instruction*> products_of(const Instruction& made) {
         std::vector<const Instruction*> products;
         for (const Block& inner : made.blocks) {
@@ -100,7 +100,7 @@ class ChainStaging {
         }
     }
 
-    /// Loads that a product is the first to read.
+    /// Loads whose first reader is a product.
     void collect(const Instruction& product, const Block& body) {
         std::vector<std::pair<const Instruction*, bool>> loads;
         std::string ring;  // loops whose iterations read tiles of one kind share its channel

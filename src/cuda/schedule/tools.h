@@ -9,11 +9,11 @@
 
 namespace tilewright::cuda::schedule {
 
-/// Definitions and uses, as they are when it is made. Pointers hold until instructions move.
+/// Definitions and uses at the time of construction. Pointers hold until instructions move.
 class Uses {
   public:
     explicit Uses(const Program& program);
-    /// nullptr for parameters and arguments of blocks.
+    /// nullptr for parameters and block arguments.
     const Instruction* definition(Value value) const;
     const std::vector<const Instruction*>& users(Value value) const;
     std::size_t count(Value value) const { return users(value).size(); }
@@ -30,8 +30,8 @@ inline constexpr std::int64_t kMostN = 256;  ///< columns of an instruction
 inline constexpr std::int64_t kPanel = 64;  ///< elements in the span of the swizzle
 inline constexpr std::int64_t kStep = 16;   ///< of the inner dimension
 
-/// Slots of a ring where `room` of them fit and `most` are of use: fewer where the caller asks for
-/// fewer stages, but two at least. Refused where it asks for more stages than any ring has.
+/// Slots of a ring where `room` of them fit and `most` are useful: fewer where the caller asks for
+/// fewer stages, but at least two. Refused where it asks for more stages than any ring has.
 std::int64_t slots_of_ring(const Program& program, std::int64_t room, std::int64_t most);
 
 /// The value of a scalar that is a constant.

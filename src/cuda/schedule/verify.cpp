@@ -58,7 +58,7 @@ Broken one_layout(const Program& p) {
     });
 }
 
-// V2: an accumulator lies as its warpgroups hold it (PTX ISA, wgmma, register fragments).
+// V2: an accumulator is laid out as wgmma's fragments are (PTX ISA, wgmma, register fragments).
 Broken accumulators(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma)) return std::nullopt;
@@ -71,7 +71,7 @@ Broken accumulators(const Program& p) {
     });
 }
 
-// V3: 64 rows for each warpgroup, and columns that an instruction has.
+// V3: 64 rows for each warpgroup, and a number of columns that an instruction supports.
 Broken shapes(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma)) return std::nullopt;
@@ -125,7 +125,7 @@ Broken operands(const Program& p) {
     });
 }
 
-// V5: what TMA takes: rank 5, boxes of 256, rows of the swizzle's 128 bytes.
+// V5: what TMA supports: rank 5, boxes of 256, rows of the swizzle's 128 bytes.
 Broken boxes(const Program& p) {
     for (const Map& map : p.maps) {
         const Parameter& ref = p.ref(map.ref);
@@ -260,7 +260,7 @@ Broken channels(const Program& p) {
     return std::nullopt;
 }
 
-// V9: no value goes from one role to the other but through channels.
+// V9: values cross from one role to the other only through channels.
 Broken roles(const Program& p) {
     std::map<Value, const Instruction*> homes;
     for (const Instruction& role : p.body.body) {
@@ -289,7 +289,7 @@ Broken roles(const Program& p) {
     return std::nullopt;
 }
 
-// V10: between a product and its wait nobody touches its registers or releases its slots.
+// V10: between a product and its wait nothing accesses its registers or releases its slots.
 Broken waits(const Program& p) {
     struct Group {
         std::set<Value> registers;
@@ -297,7 +297,7 @@ Broken waits(const Program& p) {
         std::string shared;
     };
     return first_block(p.body, [&](const Block& block) -> Broken {
-        std::vector<Group> groups;  // that are in flight, the last one still open
+        std::vector<Group> groups;  // in flight; the last one may still be open
         bool open = false;
         const auto in_flight = [&](const auto& holds) {
             return std::any_of(groups.begin(), groups.end(), holds);
@@ -347,7 +347,7 @@ Broken waits(const Program& p) {
     });
 }
 
-// V11: a fence stands before the first product of a group, a commit after the last.
+// V11: a fence precedes the first product of a group, a commit follows the last.
 Broken fences(const Program& p) {
     return first_block(p.body, [&](const Block& block) -> Broken {
         bool fenced = false, open = false;
@@ -363,7 +363,7 @@ Broken fences(const Program& p) {
     });
 }
 
-// V12: buffers do not overlap, lie on 1,024 bytes and fit.
+// V12: buffers do not overlap, are aligned to 1,024 bytes and fit.
 Broken places(const Program& p) {
     std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
     for (const Buffer& one : p.buffers) {
@@ -386,7 +386,7 @@ Broken places(const Program& p) {
     return std::nullopt;
 }
 
-// V13: warpgroups share out what the block has at entry (PTX ISA, setmaxnreg).
+// V13: warpgroups share the registers that the block has at entry (PTX ISA, setmaxnreg).
 Broken registers(const Program& p) {
     int sum = 0, groups = 0;
     for (const Role& role : p.roles) {
@@ -433,7 +433,7 @@ Broken proxies(const Program& p) {
     });
 }
 
-// V15: warpgroups meet in the consumer role alone.
+// V15: only the consumer role has barriers between warpgroups.
 Broken meetings(const Program& p) {
     const auto meets = [](const Instruction& made) -> Broken {
         if (made.is(Op::group_sync) || made.is(Op::all_sync))
@@ -450,7 +450,7 @@ Broken meetings(const Program& p) {
     return std::nullopt;
 }
 
-// V16: an operand in registers is packed, and lies as wgmma's fragments do.
+// V16: an operand in registers is packed, and laid out as wgmma's fragments are.
 Broken packed(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma) || !made.has("registers")) return std::nullopt;
@@ -464,7 +464,7 @@ Broken packed(const Program& p) {
     });
 }
 
-// V17: registers that hold nothing are not added to.
+// V17: undefined registers are not added to.
 Broken fresh(const Program& p) {
     const Uses uses(p);
     return first(p.body, [&](const Instruction& made) -> Broken {
@@ -479,8 +479,8 @@ Broken fresh(const Program& p) {
     });
 }
 
-// V18: the slots that threads copy to are published in time: two are left to the products, and all
-// are full in the end.
+// V18: slots that threads copy to are published in time: at least two slots are left to the
+// products, and all are full in the end.
 Broken copies(const Program& p) {
     std::set<std::string> finished;
     Broken found = first(p.body, [&](const Instruction& made) -> Broken {

@@ -29,7 +29,7 @@ class Specialisation {
 
     void run() {
         const int groups = p_.consumer_groups();
-        // With 384 threads a thread starts with 168 registers, with 256 it may keep 255.
+        // With 384 threads a thread starts with 168 registers; with 256 it may keep 255.
         const bool share = groups == 2;
         const int most = chained_ ? 240 : 232, least = chained_ ? 24 : 40;
         const bool copies = std::any_of(p_.channels.begin(), p_.channels.end(),
@@ -78,7 +78,7 @@ class Specialisation {
                              inner.body.back().result());
             } else if (made.is(ir::Op::for_loop)) {
                 loop(made, inner, copies, producer);
-                // The carries of the loop that are carried on.
+                // The carries of the loop that live on.
                 const Instruction& done = inner.body.back();
                 for (std::size_t i = 3; i < done.operands.size(); ++i) {
                     const Value from = origin(inner, done.operands[i]);
@@ -100,7 +100,7 @@ class Specialisation {
         p_.body.body.push_back(std::move(role));
     }
 
-    /// The last slots that threads have copied to are full, too.
+    /// Publishes the last slots that threads have copied to, too.
     void finish_copies(const std::vector<Value>& counts, Block& to) {
         for (const Channel& channel : p_.channels) {
             if (channel.copied == 0) continue;
@@ -131,7 +131,7 @@ class Specialisation {
                 if (follows) computed_.insert(made.results.begin(), made.results.end());
                 return;
             }
-            // Carries are computed where the iterations compute them; they come after, so twice.
+            // A carry may depend on later instructions of the iteration, so they are visited twice.
             const Block& body = made.blocks[0];
             for (int time = 0; time < 2; ++time) {
                 for (std::size_t i = 0; i < made.results.size(); ++i) {
@@ -151,7 +151,7 @@ class Specialisation {
                             [&](Value value) { return computed_.contains(value); });
     }
 
-    /// A cleared accumulator is the one that it was.
+    /// A cleared accumulator stands for the original one.
     static Value origin(const Block& block, Value value) {
         for (const Instruction& made : block.body) {
             if (made.is(Op::clear) && made.result() == value) return made.operands[0];
@@ -204,8 +204,8 @@ class Specialisation {
         to.body.push_back(std::move(same));
     }
 
-    /// Grid axes that only the first operand's place depends on count rows of tiles, those of the
-    /// second alone columns; all others come first.
+    /// Grid axes that only the first operand's coordinates depend on count rows of tiles, and those
+    /// of the second operand alone columns; all others are outermost.
     void order() {
         if (chained_) return order_of_loops();
         const Uses uses(p_);
@@ -257,7 +257,7 @@ class Specialisation {
         }
     }
 
-    /// What the producer's addresses need, it must have.
+    /// The producer must have everything that its addresses depend on.
     void check_producer() const {
         std::set<Value> defined;
         for (const Parameter& one : p_.parameters) defined.insert(one.value);

@@ -8,7 +8,7 @@
 namespace tilewright::ir {
 namespace {
 
-// docs/reference/ir.md keeps extents below 2^40, so forms with coefficients up to this size cannot
+// docs/reference/ir.md bounds extents by 2^40, so forms with coefficients up to this cannot
 // overflow.
 constexpr std::int64_t kMaxCoefficient = std::int64_t{1} << 22;
 constexpr std::int64_t kMaxConstant = std::int64_t{1} << 62;
@@ -126,8 +126,7 @@ Affine AffineAnalysis::program_axis(Op op, int axis) {
     return result;
 }
 
-// After a shape op an element stands elsewhere: its position's symbols are other ones of equal
-// range.
+// A shape op moves elements, so symbols of their positions are replaced by new ones of equal range.
 Affine AffineAnalysis::fresh_positions(const Affine& form) {
     Affine result = form;
     for (const auto& [id, coefficient] : form.terms) {
@@ -261,7 +260,7 @@ Affine AffineAnalysis::quotient(const Instruction& instruction, const Type& type
     return divided(a, b.constant, remains, type);
 }
 
-// A shift is a floored quotient by 2^k, the low bits are what remains of it.
+// A shift is a floored quotient by 2^k, the low bits are its remainder.
 Affine AffineAnalysis::by_power_of_two(const Instruction& instruction, const Type& type) {
     const Affine a = value(instruction.operands[0]), b = value(instruction.operands[1]);
     if (!is_constant(b) || b.constant < 0) return opaque(type);
@@ -274,8 +273,8 @@ Affine AffineAnalysis::by_power_of_two(const Instruction& instruction, const Typ
     return b.constant < 31 ? divided(a, std::int64_t{1} << b.constant, false, type) : opaque(type);
 }
 
-// By a positive constant c: c * q <= a and c * q >= a - c + 1 for the floored quotient; the
-// remainder lies in [0, c). Truncating division is the same where a >= 0.
+// Division by a positive constant c: c * q <= a and c * q >= a - c + 1 for the floored quotient;
+// the remainder is in [0, c). Truncating division is the same where a >= 0.
 Affine AffineAnalysis::divided(const Affine& a, std::int64_t c, bool remains, const Type& type) {
     if (c > kMaxCoefficient) return opaque(type);
     const bool is_tile = !type.is_scalar();
@@ -319,8 +318,7 @@ bool AffineAnalysis::non_negative(const Affine& form) const {
     return prove(form, budget);
 }
 
-// Replaces the newest symbol by its bound on the side that matters; bounds mention older symbols
-// only.
+// Replaces the newest symbol by its bound on the side that matters, which has only older symbols.
 bool AffineAnalysis::prove(const Affine& form, int& budget) const {
     if (is_constant(form)) return form.constant >= 0;
     if (--budget < 0) return false;

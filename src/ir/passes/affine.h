@@ -1,4 +1,4 @@
-// Affine forms of integer values and their bounds: what the bounds pass reasons with.
+// Affine forms of integer values and their bounds, on which the bounds pass is based.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 namespace tilewright::ir {
 
 /// constant + sum of coefficient * symbol. Symbols are program ids, induction variables, extents,
-/// iotas, quotients, minima and values nothing is known about.
+/// iotas, quotients, minima and values of which nothing is known.
 struct Affine {
     std::map<int, std::int64_t> terms;  ///< symbol -> coefficient, none 0
     std::int64_t constant = 0;
 };
 
-/// Sums and products that leave a safe range of coefficients give nothing.
+/// nullopt for sums and products whose coefficients leave a safe range.
 std::optional<Affine> add(const Affine& a, const Affine& b, std::int64_t factor = 1);
 std::optional<Affine> scaled(const Affine& a, std::int64_t factor);
 
@@ -27,28 +27,28 @@ struct LinearCombination {
     std::array<std::int64_t, 2> factor{};
 };
 
-/// What an op of integers is of its operands where it does not wrap; none for ops that are not
-/// linear. `constant(i)` is the value of operand i where it is one number.
+/// An integer op as a linear combination of its operands, provided that it does not wrap; none for
+/// other ops. `constant(i)` is the value of operand i if it is one number.
 std::optional<LinearCombination> linear_combination(
     Op op, const std::function<std::optional<std::int64_t>(std::size_t)>& constant);
 
-/// Bounds of a symbol s from one side: scale * s is at least (at most) each of the alternatives,
-/// or, with `weakest`, only the least (greatest) of them.
+/// Bounds of a symbol s on one side: scale * s is at least (at most) each of the alternatives, or,
+/// with `weakest`, only the smallest (largest) of them.
 struct SymbolBounds {
     std::vector<Affine> alternatives;
     std::int64_t scale = 1;
     bool weakest = false;
 };
 
-/// Gathers the affine forms of a function's integer values in program order. A tile's form holds
+/// Collects the affine forms of a function's integer values in program order. A tile's form holds
 /// for each of its elements; equal symbols in forms of equal shape stand for equal positions.
 class AffineAnalysis {
   public:
     explicit AffineAnalysis(const Function& function) : function_(function) {}
 
-    /// Takes note of an instruction; its operands must have been seen before.
+    /// Adds an instruction whose operands have been added before.
     void define(const Instruction& instruction);
-    /// Takes note of the induction variable of a loop before its block is entered.
+    /// Adds the induction variable of a loop, before its block.
     void enter_loop(const Instruction& loop);
 
     Affine value(Value value);

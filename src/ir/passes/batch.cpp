@@ -11,7 +11,7 @@
 namespace tilewright::ir {
 namespace {
 
-/// The global Refs with a flag set; Refs that may share memory must agree.
+/// The global Refs whose flag is set; Refs that may share memory must agree.
 std::set<Value> mapped_refs(const Function& kernel, const std::vector<bool>& mapped) {
     std::vector<Value> refs;
     for (const Value parameter : kernel.parameters()) {

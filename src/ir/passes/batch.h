@@ -1,4 +1,4 @@
-// A kernel over a batch: one more grid axis, one more dimension for the arrays that have it.
+// A kernel over a batch: an additional grid axis, and a dimension of the arrays that vary.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace tilewright::ir {
 
-/// Runs `kernel` once per element of a batch of `size`: a leading grid axis counts them, and each
-/// global Ref with `mapped` (one flag per global Ref, in order) gets a leading dimension of that
-/// extent. Mods are inlined first. UserError where Refs of one alias group are mapped differently.
+/// Makes `kernel` run once for each element of a batch of `size`: a leading grid axis counts them,
+/// and each global Ref whose flag in `mapped` is set gets a leading dimension of that extent. Mods
+/// are inlined first. UserError when Refs of one alias group are mapped differently.
 void add_batch(Function& kernel, const std::vector<bool>& mapped, std::int64_t size);
 
 }  // namespace tilewright::ir

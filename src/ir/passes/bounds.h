@@ -11,9 +11,8 @@ struct BoundsReport {
     bool changed() const { return proved > 0; }
 };
 
-/// Marks the accesses none of whose lanes can leave the array: program ids below their grid,
-/// induction variables below their loop's end, static and symbolic extents. A check is only ever
-/// removed by a proof that holds for every call.
+/// Marks accesses of which no lane can leave the array, reasoning from grid extents, loop bounds,
+/// and static and symbolic array extents. Only a proof for every call removes a check.
 BoundsReport bounds(Function& function);
 
 }  // namespace tilewright::ir

@@ -1,4 +1,4 @@
-// Contraction: an add takes over the operands of the mul before it.
+// Contraction: an add and the mul before it become one fma.
 #include "ir/passes/contract.h"
 
 #include <algorithm>

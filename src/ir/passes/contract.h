@@ -6,12 +6,12 @@
 namespace tilewright::ir {
 
 struct ContractReport {
-    int multiplications = 0;  ///< made part of an fma
+    int multiplications = 0;  ///< merged into an fma
     bool changed() const { return multiplications > 0; }
 };
 
-/// Turns add(mul(a, b), c) on tiles of f32 and f64 into fma(a, b, c) where nobody else reads the
-/// product and both stand in one block.
+/// Turns add(mul(a, b), c) on tiles of f32 and f64 into fma(a, b, c) if both are in one block and
+/// nothing else reads the product.
 ContractReport contract(Function& function);
 
 }  // namespace tilewright::ir

@@ -11,7 +11,8 @@
 namespace tilewright::ir {
 namespace {
 
-// min and max of floats do not: of -0 and +0 a machine may give either, but always the same.
+// min and max of floats do not commute: of -0 and +0 a machine may return either, depending on
+// their order.
 bool commutes(Op op, DType dtype) {
     switch (op) {
         case Op::min:
@@ -30,7 +31,7 @@ bool commutes(Op op, DType dtype) {
     }
 }
 
-// Two instructions with one key give one value. The key is a string of the raw fields.
+// Instructions with equal keys have equal values. The key is a string of the raw fields.
 class Key {
   public:
     template <typename T>
@@ -115,7 +116,7 @@ class Merger {
     bool visit(Instruction& instruction) {
         const Effects what = effects(instruction);
         if (!instruction.blocks.empty()) {
-            // A loop's own writes come before its loads on the next round, and after it.
+            // A loop's own writes precede its loads in the next iteration, and what follows.
             touch(what.writes);
             for (Block& inner : instruction.blocks) block(inner);
             touch(what.writes);
@@ -156,7 +157,7 @@ class Merger {
             key << type.dtype << type.shape.rank();
             for (std::int64_t dim : type.shape.dims()) key << dim;
         }
-        // Memory as it was: the last write of each Ref that may share memory with one read.
+        // The state of memory: the last write to each Ref that may alias one that is read.
         for (Value read : what.reads) {
             for (const auto& [written, version] : versions_) {
                 if (may_alias(function_, written, read)) key << written << version;

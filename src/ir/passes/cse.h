@@ -10,9 +10,9 @@ struct CseReport {
     bool changed() const { return merged > 0; }
 };
 
-/// Replaces an instruction by an equal one that dominates it: pure ops always, loads while nothing
-/// that may share the memory was written in between. Tracing front ends repeat index arithmetic
-/// freely because of it.
+/// Replaces an instruction by an equal one that dominates it: pure ops always, loads if nothing
+/// that may share the memory was written in between. It lets tracing front ends repeat index
+/// arithmetic freely.
 CseReport cse(Function& function);
 
 }  // namespace tilewright::ir

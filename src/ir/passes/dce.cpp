@@ -1,4 +1,4 @@
-// Dead code elimination: mark what is needed, loops to a fixpoint, then sweep.
+// Dead code elimination: marks what is needed, loops to a fixpoint, then sweeps.
 #include "ir/passes/dce.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class Marker {
                std::ranges::any_of(instruction.results, [&](Value v) { return used(v); });
     }
 
-    // Marks what the block needs when the values in `needed` (by position of its yield) are.
+    // Marks what the block needs if the yielded values in `needed` (by position) are needed.
     void mark(const Block& block, const std::vector<bool>& needed) {
         for (auto at = block.body.rbegin(); at != block.body.rend(); ++at) {
             const Instruction& instruction = *at;
@@ -71,8 +71,8 @@ class Marker {
         }
     }
 
-    // A carry is needed when its result is, or when the loop's blocks use it, which may make others
-    // needed in turn. Needed carries have their result marked: the sweep reads it there.
+    // A carry is needed if its result is, or if the loop's blocks use it, which may make others
+    // needed in turn. Marks the results of needed carries, where the sweep finds them.
     template <typename Pass>
     void mark_loop(const Instruction& loop, std::size_t first_carry, Pass&& pass) {
         std::vector<bool> needed = used_of(loop.results);
@@ -119,7 +119,7 @@ class Sweeper {
         for (Block& block : instruction.blocks) sweep(block);
     }
 
-    // Drops results nobody needs together with the carries, arguments and yields that made them.
+    // Drops results that are not needed, with the carries, arguments and yields that made them.
     void drop_unused(Instruction& instruction) {
         std::vector<bool> mask;
         for (Value value : instruction.results) mask.push_back(marker_.used(value));

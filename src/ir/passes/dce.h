@@ -11,8 +11,8 @@ struct DceReport {
     bool changed() const { return instructions + carries > 0; }
 };
 
-/// Removes instructions whose results nobody uses and that write nothing, and loop carries that
-/// only feed themselves. Front ends and other passes then need not clean up after themselves.
+/// Removes instructions that write nothing and whose results are unused, and loop carries that only
+/// feed themselves, so that front ends and other passes need not clean up after themselves.
 DceReport dce(Function& function);
 
 }  // namespace tilewright::ir

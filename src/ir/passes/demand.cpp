@@ -1,5 +1,4 @@
-// Demand-driven rebuilding of values: memo, accesses, control flow. demand_ops.cpp has the other
-// ops.
+// Rebuilds values on demand: memo, accesses, control flow. demand_ops.cpp has the other ops.
 #include "ir/passes/demand.h"
 
 #include <fmt/format.h>
@@ -120,7 +119,7 @@ std::vector<Value> Demand::stream(std::int64_t extent, std::int64_t chunk, std::
 
 namespace {
 
-// The region of an operand that was broadcast to the region's shape: extents of 1 stay whole.
+// The region of an operand that was broadcast to the region's shape; extents of 1 stay whole.
 Region narrowed(const Region& region, const Shape& from) {
     Region result;
     for (int axis = 0; axis < from.rank(); ++axis) {
@@ -170,8 +169,8 @@ void Demand::narrow_access(const Instruction& from, const Region& region, Instru
     to.attributes = std::move(attributes);
 }
 
-// A load moves to the stores that need it. What the stores write themselves it may read only where
-// each element is read by the sub-tile that writes it: same indices, same region.
+// A load moves to the stores that need it. It may read what they write only if each element is read
+// by the sub-tile that writes it: same indices, same region.
 Value Demand::load(const Instruction& from, const Region& region) {
     for (const Instruction* root : roots_) {
         if (source_.written_between(from, *root)) {
@@ -195,7 +194,7 @@ Value Demand::load(const Instruction& from, const Region& region) {
 
 // ---- Control flow.
 
-// A block argument that is not known yet: a carry of a loop being rebuilt, needed from now on.
+// A block argument not known so far: a carry of a loop being rebuilt, which is needed from now on.
 Value Demand::carry(Value, const Definition& from, const Region& region) {
     for (const Frame* frame : frames_) {
         if (frame->loop != from.instruction) continue;
@@ -221,7 +220,7 @@ Value Demand::for_loop(const Instruction& loop, std::size_t result, const Region
     }
 }
 
-// Rebuilds the loop with the carries known to be needed; nothing when one more turns up.
+// Rebuilds the loop with the carries known to be needed; nullopt if another one turns out to be.
 std::optional<Value> Demand::try_loop(const Instruction& loop, std::size_t result, Frame& frame) {
     const Block& block = loop.blocks[0];
     const std::vector<Value>& yielded = block.terminator().operands;

@@ -1,4 +1,4 @@
-// Demand-driven rebuilding of values: the part of a tile that a sub-tile needs, and no more.
+// Rebuilds values on demand: only the part of a tile that a sub-tile needs.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace tilewright::ir {
 
-/// Part of one axis: [offset, offset + size).
+/// Part of an axis: [offset, offset + size).
 struct Range {
     Value offset;  ///< i64 scalar; none means 0
     std::int64_t size = 1;
@@ -36,28 +36,27 @@ class Demand {
     Demand(const SourceMap& source, Builder& builder, const RetileOptions& options)
         : source_(source), b_(builder), options_(options) {}
 
-    /// The region of a source value as a value of the target. UserError when it cannot be
-    /// separated.
+    /// The region of a source value as a value of the target. UserError if it cannot be separated.
     Value get(Value value, const Region& region);
     Value get_whole(Value value);
 
-    /// Notes that a source value stands in the target as it is, until the scope ends.
+    /// Notes that a source value exists unchanged in the target, until the scope ends.
     void keep(Value value) { note({value, whole(source_.function().type(value).shape)}, value); }
 
-    /// The instructions values are rebuilt for: loads must be able to move there, and loads of what
-    /// they write must be of the same elements.
+    /// Sets the instructions for which values are rebuilt: loads must be able to move there, and
+    /// loads of what they write must read the same elements.
     void set_roots(std::vector<const Instruction*> roots, Region region);
 
-    /// Operands of an access (after the Ref) narrowed to a region of its tile, and the attributes.
+    /// Narrows an access's operands (after the Ref) and attributes to a region of its tile.
     void narrow_access(const Instruction& from, const Region& region, Instruction& to);
 
-    /// Runs `body` over an axis in chunks: a loop for the whole ones, once for the rest.
+    /// Runs `body` over an axis in chunks: in a loop for the whole ones, once for the remainder.
     using ChunkBody =
         std::function<std::vector<Value>(Range chunk, std::span<const Value> carries)>;
     std::vector<Value> stream(std::int64_t extent, std::int64_t chunk, std::vector<Value> init,
                               const ChunkBody& body);
 
-    /// What is emitted between construction and destruction is visible only there.
+    /// Values emitted between construction and destruction are visible only there.
     class Scope {
       public:
         explicit Scope(Demand& demand) : demand_(demand), notes_(demand.notes_.size()) {
@@ -82,7 +81,7 @@ class Demand {
         Region region;
         bool operator<(const Key& other) const;
     };
-    /// A loop being rebuilt: the regions of the carries found to be needed so far.
+    /// A loop being rebuilt, with the regions of the carries found to be needed so far.
     struct Frame {
         const Instruction* loop;
         std::map<std::size_t, Region> carries;
@@ -127,7 +126,7 @@ class Demand {
     std::vector<Frame*> frames_;
     std::vector<const Instruction*> roots_;
     Region root_region_;
-    std::map<Value, int> offset_depths_;  // scopes around the definition of an offset
+    std::map<Value, int> offset_depths_;  // number of scopes around the definition of an offset
     int depth_ = 0;
     int dot_depth_ = 0;  // dots whose contracted axis is being streamed
 };

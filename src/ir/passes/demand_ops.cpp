@@ -1,4 +1,4 @@
-// Demand-driven rebuilding of values: one rule per op.
+// Rebuilds values on demand: one rule per op.
 #include <algorithm>
 #include <bit>
 
@@ -14,7 +14,7 @@ std::int64_t product(std::span<const std::int64_t> dims) {
     return result;
 }
 
-// How many elements along a streamed axis fit beside `beside` others; a power of two.
+// The number of elements along a streamed axis that fit with `beside` others each; a power of two.
 std::int64_t chunk_beside(std::int64_t beside, std::int64_t max_tile_elements) {
     const std::int64_t room =
         std::max<std::int64_t>(1, max_tile_elements / std::max<std::int64_t>(1, beside));
@@ -133,8 +133,8 @@ Value Demand::concatenate(const Instruction& from, const Region& region) {
     return copy(from, std::move(parts), shape_of(region));
 }
 
-// Axes fall into groups of equal size on both sides. A cut passes through a group that keeps one
-// axis, and through one that splits or joins axes where it cuts the outermost of them.
+// Axes form groups of equal size on both sides. A cut can pass through a group with one axis on
+// both sides, and through one that splits or joins axes if it cuts the outermost of them.
 Value Demand::reshape(const Instruction& from, const Region& region) {
     const Value operand = from.operands[0];
     const Shape before = source_shape(operand), after = source_shape(from.result());
@@ -152,7 +152,7 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
                 right *= after[j++];
             }
         }
-        // The outermost axis of the group that is no 1, and what stands inside it.
+        // The group's outermost axis with an extent other than 1, and the size of those inside.
         const auto outermost = [](const Shape& shape, int first, int last) {
             while (first + 1 < last && shape[first] == 1) ++first;
             return first;
@@ -186,7 +186,7 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
     return b_.reshape(get(operand, needed), shape_of(region));
 }
 
-// ---- Reductions and dots: the contracted axis is read in chunks where it does not fit whole.
+// ---- Reductions and dots: a contracted axis that does not fit whole is read in chunks.
 
 Value Demand::sort(const Instruction& from, const Region& region) {
     const auto how = from.get<SortAttributes>();
@@ -255,7 +255,7 @@ Value Demand::stream_reduce(const Instruction& from, const Region& region, std::
     return b_.cast(results[0], dtype);
 }
 
-// Carries the extreme and its index; a later chunk wins only where it is strictly beyond, or brings
+// Carries the extreme and its index; a later chunk wins only if it is strictly more extreme or has
 // the first NaN.
 Value Demand::stream_extreme(const Instruction& from, const Region& region, std::int64_t chunk) {
     const ReduceAttributes how = from.get<ReduceAttributes>();

@@ -113,7 +113,7 @@ std::vector<Cotangent> Derivatives::unary(const Instruction& instruction, Cotang
             return {divided(mul(x, like(x, std::numbers::ln2)))};
         case Op::log1p:
             return {divided(b_.binary(Op::add, x, like(x, 1)))};
-        case Op::tanh:  // (1 - y)(1 + y): exact where y is near 1
+        case Op::tanh:  // (1 - y)(1 + y), which is accurate near y = 1
             return {times(
                 d, mul(b_.binary(Op::sub, like(y, 1), y), b_.binary(Op::add, like(y, 1), y)))};
         case Op::logistic:
@@ -126,7 +126,7 @@ std::vector<Cotangent> Derivatives::unary(const Instruction& instruction, Cotang
             const Value slope = b_.unary(Op::exp, b_.unary(Op::neg, mul(x, x)));
             return {times(d, mul(slope, like(x, -2 * std::numbers::inv_sqrtpi)))};
         }
-        case Op::cbrt:  // y / (3 x) would be NaN at 0, where this is infinite
+        case Op::cbrt:  // y / (3 x) would be NaN at 0, where the derivative is infinite
             return {divided(mul(mul(y, y), like(y, 3)))};
         case Op::sin:
             return {times(d, b_.unary(Op::cos, x))};
@@ -166,7 +166,7 @@ std::vector<Cotangent> Derivatives::binary(const Instruction& instruction, Cotan
             return {{}, {}};
         case Op::rem:
         case Op::floormod: {
-            // a - b * n with a whole n that does not change: n = (a - y) / b.
+            // y = a - b * n with an integer n = (a - y) / b that is locally constant.
             const Value n = b_.unary(Op::round, b_.binary(Op::div, b_.binary(Op::sub, a, y), b));
             return {d, negated(times(d, n))};
         }
@@ -191,7 +191,7 @@ std::vector<Cotangent> Derivatives::select(const Instruction& instruction, Cotan
 std::vector<Cotangent> Derivatives::clamp(const Instruction& instruction, Cotangent d) {
     const Value x = wide(instruction.operands[0]), low = wide(instruction.operands[1]),
                 high = wide(instruction.operands[2]);
-    // min(max(x, low), high); at an end the value counts, and high beats low.
+    // min(max(x, low), high): at a bound the gradient goes to x, and high wins over low.
     const Value below = b_.binary(Op::lt, x, low), above = b_.binary(Op::gt, x, high);
     const Value crossed = b_.binary(Op::gt, low, high);
     const auto either = [&](Value p, Value q) { return b_.binary(Op::bitwise_or, p, q); };

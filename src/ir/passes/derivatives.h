@@ -1,4 +1,4 @@
-// The derivative of each op: what its cotangent gives to its operands.
+// The derivative of each op: how the cotangent of its result reaches its operands.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace tilewright::ir {
 
-/// A cotangent that holds where `condition` does and is 0 elsewhere; no condition: everywhere.
-/// Products are formed on `value` alone, so that an infinity of a branch not taken never meets a 0.
+/// A cotangent that is `value` where `condition` holds (everywhere without one) and 0 elsewhere.
+/// Only `value` is multiplied, so that an infinity of a branch not taken is never multiplied by 0.
 struct Cotangent {
     Value value;
     Value condition;
@@ -16,7 +16,7 @@ struct Cotangent {
     explicit operator bool() const { return static_cast<bool>(value); }
 };
 
-/// Dtype that carries the gradient of a float dtype: narrow floats widen to f32.
+/// Dtype of the gradient of a float dtype: narrow floats widen to f32.
 DType gradient_dtype(DType dtype);
 
 /// Appends the local derivatives of pure ops to a function.
@@ -24,12 +24,12 @@ class Derivatives {
   public:
     explicit Derivatives(Builder& builder) : b_(builder) {}
 
-    /// What `result`'s cotangent gives to each operand of the instruction: empty for operands that
-    /// have none. UserError when the op has no derivative.
+    /// The cotangents of the operands, given that of the result; empty for operands that have none.
+    /// UserError if the op has no derivative.
     std::vector<Cotangent> operands(const Instruction& instruction, Cotangent result);
 
     Cotangent add(Cotangent a, Cotangent b);
-    /// The cotangent with 0 where its condition does not hold.
+    /// The cotangent as one value, 0 where its condition does not hold.
     Value materialise(Cotangent cotangent);
 
   private:
@@ -48,9 +48,9 @@ class Derivatives {
     Cotangent times(Cotangent d, Value factor) { return {mul(d.value, factor), d.condition}; }
     Cotangent scaled(Cotangent d, double factor) { return times(d, like(d.value, factor)); }
     Cotangent negated(Cotangent d) { return {b_.unary(Op::neg, d.value), d.condition}; }
-    /// The cotangent where `condition` holds too.
+    /// The cotangent restricted to where `condition` also holds.
     Cotangent where(Value condition, Cotangent d);
-    /// A condition or value widened to a shape.
+    /// A condition or value broadcast to a shape.
     Value broadcast_condition(Value condition, const Shape& shape);
 
     Builder& b_;

@@ -1,4 +1,4 @@
-// Reverse-mode derivatives: the function forward, then its cotangents backward.
+// Reverse-mode derivatives: the function forwards, then its cotangents backwards.
 #include "ir/passes/differentiate.h"
 
 #include <algorithm>
@@ -86,7 +86,7 @@ class Differentiation {
 
     bool is_active(Value value) const { return active_.count(value) != 0; }
 
-    /// Values that depend on what is differentiated by.
+    /// Marks values that depend on what the function is differentiated by.
     void mark_active() {
         for (const Instruction& instruction : function_.body.body) {
             const bool from_active =
@@ -165,7 +165,7 @@ DifferentiateReport differentiate(Function& function, const DifferentiateOptions
     const StraightenReport straight = straighten(function);
     report.branches = straight.branches;
     report.unrolled = straight.unrolled;
-    // Equal loads become one, so that each element is added to once.
+    // Merges equal loads, so that each element's gradient is added once.
     cse(function);
     dce(function);
     Differentiation(function, options).run(report);

@@ -10,11 +10,11 @@ namespace tilewright::ir {
 
 /// What to differentiate by.
 struct DifferentiateOptions {
-    std::vector<bool> scalars;  ///< one per parameter that is no Ref, in order
+    std::vector<bool> scalars;  ///< one per parameter that is not a Ref, in order
     std::vector<bool> refs;     ///< one per Ref parameter: loads from it have gradients
 };
 
-/// A load whose value takes part in the result: its gradient belongs at the same elements.
+/// A load on which the result depends: its gradient belongs to the elements that it read.
 struct GatherGradient {
     std::size_t ref = 0;               ///< among the Ref parameters
     std::vector<std::size_t> indices;  ///< results that hold the i64 index of each dimension
@@ -24,20 +24,20 @@ struct GatherGradient {
 struct DifferentiateReport {
     std::vector<GatherGradient> gathers;  ///< in the order of the loads
     int branches = 0;                     ///< if_else turned into selects
-    int unrolled = 0;                     ///< iterations of loops written out
+    int unrolled = 0;                     ///< loop iterations unrolled
     bool changed() const { return true; }
 };
 
-/// Replaces a function of values (a mod) by its derivative. The parameters that are no Refs are
-/// followed by one cotangent for each old result (f16, bf16 and f8 as f32); Refs stay after them.
-/// The results are the gradient of each chosen scalar, then index and gradient of each gather from
-/// a chosen Ref: the caller adds these to an array, because several programs may meet there.
+/// Replaces a function of values (a mod) by its derivative. After the parameters that are not Refs
+/// come a cotangent for each old result (f16, bf16 and f8 as f32), then the Refs. The results are
+/// the gradient of each chosen scalar, then indices and gradient of each gather from a chosen Ref:
+/// the caller adds these to an array, because several programs may add to one element.
 ///
-/// A gradient that a select, a branch, min, max or clamp cuts off is removed by a select after
-/// all products, so an infinite derivative of the branch not taken gives 0 and not NaN. Gradients
-/// of narrow floats are carried in f32. Integers, comparisons and rounding have none. Calls are
-/// inlined, branches become selects, loops with constant bounds are unrolled. UserError names an op
-/// that has no derivative here: while loops, loops with other bounds, stores.
+/// Where a select, branch, min, max or clamp blocks a gradient, a select after all products removes
+/// it, so that an infinite derivative of the branch not taken gives 0 and not NaN. Gradients of
+/// narrow floats are f32. Integers, comparisons and rounding have none. Calls are inlined, branches
+/// become selects, loops with constant bounds are unrolled. UserError names an op without a
+/// derivative here: while loops, loops with other bounds, stores.
 DifferentiateReport differentiate(Function& function, const DifferentiateOptions& options);
 
 }  // namespace tilewright::ir

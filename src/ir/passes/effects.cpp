@@ -18,7 +18,7 @@ void collect(const Instruction& instruction, Effects& result) {
     } else if (op == Op::while_loop) {
         result.may_hang = true;
     } else if (op == Op::call) {
-        // A mod writes nothing; what it reads are parameters, here the operands.
+        // A mod writes nothing; it reads its Ref parameters, here the operands.
         const Function& callee = *instruction.get<CallAttributes>().callee;
         Effects inner;
         walk(callee.body, [&](const Instruction& each) { collect(each, inner); });

@@ -8,9 +8,9 @@
 namespace tilewright::ir {
 namespace {
 
-constexpr std::int64_t kLargeDivisor = std::int64_t{1} << 40;  // of zero, say
+constexpr std::int64_t kLargeDivisor = std::int64_t{1} << 40;  // of zero, for instance
 constexpr std::int64_t kMaxExtent = std::int64_t{1} << 40;     // docs/reference/ir.md, section 1
-constexpr std::int64_t kMaxPrograms = std::int64_t{1} << 31;   // what a launch takes
+constexpr std::int64_t kMaxPrograms = std::int64_t{1} << 31;   // of a launch
 
 std::int64_t power_of_two_in(std::int64_t value) {
     if (value == 0) return kLargeDivisor;
@@ -131,7 +131,7 @@ bool Facts::non_negative(Value value) const {
             return of(0) || of(1);
         case Op::select:
             return of(1) && of(2);
-        case Op::neg: {  // -floordiv(-x, y), as cdiv rounds up, or a shift for it
+        case Op::neg: {  // -floordiv(-x, y), which is cdiv, or with a shift in its place
             const Instruction* quotient = definition(made->operands[0]);
             const bool divides = quotient != nullptr &&
                                  (quotient->op == Op::floordiv || quotient->op == Op::shift_right);
@@ -145,7 +145,7 @@ bool Facts::non_negative(Value value) const {
         case Op::floormod:
             return of(1);
         case Op::cast:
-            // Narrowing may wrap.
+            // A narrowing cast may wrap.
             return of(0) && size_of(function_.type(value).dtype) >=
                                 size_of(function_.type(made->operands[0]).dtype);
         default:

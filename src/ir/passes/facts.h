@@ -1,5 +1,4 @@
-// Facts about a function's values that clients ask for: who makes and uses them, divisors, signs,
-// ranges.
+// Facts about a function's values: their definitions and users, divisors, signs and ranges.
 #pragma once
 
 #include <map>
@@ -10,11 +9,11 @@
 
 namespace tilewright::ir {
 
-/// broadcast, expand_dims, transpose, reshape: elements of another value under other names.
+/// broadcast, expand_dims, transpose, reshape: the elements of another value at other indices.
 bool is_view(Op op);
 
-/// What is known of the values of a function, which must outlive this and stay as it is. Launches
-/// bound the program ids.
+/// What is known about the values of a function, which must outlive this and not change. Program
+/// ids are bounded by what a launch allows.
 class Facts {
   public:
     explicit Facts(const Function& function);
@@ -27,14 +26,14 @@ class Facts {
 
     /// A power of two that divides an integer scalar.
     std::int64_t divisor(Value value) const;
-    /// True when an integer scalar is known to be at least 0. Unlike `range` it takes sums and
-    /// products of positions not to wrap, since nothing bounds the extents that they are made of.
+    /// True when an integer scalar is known to be at least 0. Unlike `range`, it assumes that sums
+    /// and products of positions do not wrap, since nothing bounds the extents.
     bool non_negative(Value value) const;
-    /// Superset of an integer's values, of every element of a tile.
+    /// A superset of the values of an integer, or of every element of a tile.
     Interval range(Value value) const;
-    /// Is it a constant of this value in every element?
+    /// Whether every element is a constant with these bits.
     bool is_constant(Value value, std::uint64_t bits) const;
-    /// The constant that every element of a value is; nullptr for others.
+    /// The constant that fills a value; nullptr for other values.
     const Instruction* constant(Value value) const;
 
   protected:

@@ -1,4 +1,4 @@
-// One walk forward: what a value depends on and may be is known where a cast reads it.
+// A single forward walk: at a cast, the parameters and range of the value that it reads are known.
 #include "ir/passes/float_sums.h"
 
 #include <algorithm>
@@ -30,13 +30,14 @@ class FloatSums {
             for (Block& inner : instruction.blocks) run(inner);
             visit(block, std::move(instruction));
         }
-        floats_ = outer;  // values of a block are not seen outside of it
+        floats_ = outer;  // values of a block are not visible outside it
     }
 
     FloatSumsReport report;
 
   private:
-    /// Parameters; what blocks are given, and memory, may be more than we see: not in the map.
+    /// Parameters that a value depends on. Block arguments and loads, which may depend on more,
+    /// have none.
     using Parameters = std::set<Value>;
 
     const Parameters* depends(Value value) const {
@@ -54,17 +55,17 @@ class FloatSums {
         return is_integer(function_.type(value).dtype) && range(value).inside(-kMost, kMost);
     }
 
-    /// A sum that only its reader needs, of exact numbers.
+    /// A sum of exact numbers that is only needed by its reader.
     bool is_sum(Value value) const {
         const auto found = sums_.find(value);
         if (found == sums_.end() || uses_.at(value) != 1) return false;
         const auto& in = found->second.operands;
-        // A sum of a narrower type may wrap, and still be a number that f32 holds.
+        // A sum in a narrower type may wrap and still be a number that f32 holds.
         return size_of(function_.type(value).dtype) >= 4 && is_exact(value) &&
                std::all_of(in.begin(), in.end(), [&](Value v) { return is_exact(v); });
     }
 
-    /// Does each term depend on fewer parameters than `all`?
+    /// Whether each term depends on fewer parameters than `all`.
     bool varies_less(Value term, const Parameters& all) const {
         if (is_sum(term)) {
             const auto& in = sums_.at(term).operands;
@@ -122,7 +123,7 @@ class FloatSums {
         return true;
     }
 
-    /// Appends the sum in f32, as `result`.
+    /// Appends the sum in f32 as `result`.
     void append(Block& block, Value sum, Value result) {
         Instruction made = sums_.at(sum);
         for (Value& operand : made.operands) operand = as_float(block, operand);

@@ -1,4 +1,4 @@
-// Constant folding: the walk, and the rules for control flow. simplify.cpp has the rules for ops.
+// Constant folding: the walk and the rules for control flow. simplify.cpp has the rules for ops.
 #include "ir/passes/fold.h"
 
 #include "ir/passes/replace.h"
@@ -37,7 +37,7 @@ class Folder {
             default:
                 break;
         }
-        // A rule may enable another on what it leaves: select of not, chains of sums.
+        // The result of one rule may match another: select of not, chains of sums.
         for (Simplified found; (found = simplify(function_, instruction, known_));) {
             if (found.constant) {
                 ++report_.constants;
@@ -84,7 +84,7 @@ class Folder {
         for (std::size_t i = 0; i < from.size(); ++i) replaced_.add(from[i], to[i]);
     }
 
-    // Moves a block's body in place of the instruction that held it.
+    // Replaces the instruction that holds a block by the block's body.
     void splice(const Instruction& holder, Block& block, Body& out) {
         ++report_.control;
         Body body = std::move(block.body);
@@ -107,7 +107,7 @@ class Folder {
         out.push_back(std::move(instruction));
     }
 
-    // A result for which both branches yield the same value is that value, which stands outside.
+    // A result for which both branches yield the same value, defined outside, is that value.
     void drop_equal_results(Instruction& branch) {
         std::vector<Value>& then_values = branch.blocks[0].body.back().operands;
         std::vector<Value>& else_values = branch.blocks[1].body.back().operands;

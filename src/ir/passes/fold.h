@@ -12,9 +12,9 @@ struct FoldReport {
     bool changed() const { return constants + identities + control > 0; }
 };
 
-/// Evaluates what is known at compile time and drops what does nothing. Every rule holds bit for
-/// bit under docs/reference/ir.md, NaN and signed zeros included: x * 0 stays for floats, x + 0
-/// stays because of -0.
+/// Evaluates what is known at compile time and removes what does nothing. Every rule is exact to
+/// the bit by docs/reference/ir.md, NaN and signed zeros included: for floats x * 0 stays, and x +
+/// 0 stays because of -0.
 FoldReport fold(Function& function);
 
 }  // namespace tilewright::ir

@@ -1,4 +1,4 @@
-// Inlining of mods: scalar code becomes tile code, broadcast where shapes meet.
+// Inlining of mods: scalar code becomes tile code, with broadcasts where shapes differ.
 #include "ir/passes/inline.h"
 
 #include <map>
@@ -11,7 +11,7 @@
 namespace tilewright::ir {
 namespace {
 
-// Applies one mod to the arguments of one call.
+// Applies a mod to the arguments of a call.
 class Application {
   public:
     Application(Builder& builder, const Function& mod, std::span<const Value> arguments)
@@ -86,7 +86,7 @@ class Application {
         }
     }
 
-    // Operands broadcast to their joint shape; Refs as they are.
+    // Operands broadcast to their joint shape; Refs unchanged.
     std::vector<Value> joined(std::span<const Value> operands) {
         Shape joint;
         std::vector<Value> result;
@@ -116,7 +116,7 @@ class Application {
         bind(instruction, builder_.append(std::move(copy), &requested));
     }
 
-    // A scalar index that became a tile gathers.
+    // A scalar index that became a tile turns the load into a gather.
     void load(const Instruction& instruction) {
         const Access from = access(instruction);
         Instruction copy;
@@ -132,7 +132,7 @@ class Application {
             if (shape(index).rank() > 0) attributes.indices[i].kind = Index::Kind::tile;
             joint = *joint_shape(joint, shape(index));
         }
-        // A mask or other that differs between elements needs the access to have its shape.
+        // A mask or other value that differs between elements gives the access its shape.
         for (Value value : {from.mask, from.other}) {
             if (!value) continue;
             const Value tile = mapped(value);
@@ -168,7 +168,7 @@ class Application {
         bind(instruction, Application(builder_, callee, arguments).run());
     }
 
-    // Mods write nothing, so both branches may run and a select chooses.
+    // Mods write nothing, so both branches may run, and a select chooses.
     void if_else(const Instruction& instruction) {
         const Value condition = mapped(instruction.operands[0]);
         const std::vector<Value> if_true = block(instruction.blocks[0]);

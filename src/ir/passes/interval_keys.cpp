@@ -1,4 +1,4 @@
-// Keys of boxes: what a value is by place, so that boxes with equal content are found unevaluated.
+// Keys of boxes: values as functions of position, which find boxes with equal content.
 #include <algorithm>
 #include <limits>
 
@@ -8,8 +8,7 @@
 namespace tilewright::ir {
 namespace {
 
-/// 128 bits from a sequence of words. Boxes are told apart by nothing else, so both halves mix
-/// well.
+/// 128 bits from a sequence of words. Nothing else tells boxes apart, so both halves must mix well.
 class Hasher {
   public:
     Hasher& add(std::uint64_t word) {
@@ -42,7 +41,7 @@ Key key_of(const Form& form) {
         .key();
 }
 
-/// a + sign * b where it does not overflow.
+/// Sets result to a + sign * b; false if that overflows.
 template <typename Form>
 bool sum(const Form& a, const Form& b, std::int64_t sign, Form& result) {
     const auto add = [sign](std::int64_t x, std::int64_t y, std::int64_t& z) {
@@ -63,8 +62,8 @@ bool product(const Form& a, std::int64_t factor, Form& result) {
 
 }  // namespace
 
-// The forms below are exact values; where an operation wrapped, its range is the whole type and
-// the form is left to the key.
+// The forms below are exact values; where an operation wraps, its range is the whole type and only
+// the key describes it.
 bool Intervals::Evaluation::affine_form(const Step& step, const std::uint32_t* operands,
                                         const Interval& range, Form& form) const {
     const Form& a = forms_[operands[0]];
@@ -103,7 +102,7 @@ bool Intervals::Evaluation::affine_form(const Step& step, const std::uint32_t* o
         }
         case Op::rem:
         case Op::floormod: {
-            // One quotient throughout: the remainder is the dividend less a constant.
+            // With the same quotient everywhere, the remainder is the dividend minus a constant.
             if (!y.is_point() || y.low <= 0) return false;
             const auto quotient = [&](std::int64_t v) {
                 const std::int64_t q = v / y.low;
@@ -116,7 +115,7 @@ bool Intervals::Evaluation::affine_form(const Step& step, const std::uint32_t* o
                    !__builtin_sub_overflow(a.base, multiple, &form.base);
         }
         case Op::bitwise_and: {
-            // By 2^k - 1: as floormod.
+            // A mask of 2^k - 1 is a floormod.
             if (step.in == DType::boolean || !y.is_point() || y.low < 0 || x.low < 0 ||
                 (y.low & (y.low + 1)) != 0 || (x.low & ~y.low) != (x.high & ~y.low))
                 return false;
@@ -180,7 +179,7 @@ bool Intervals::Evaluation::comparison_form(const Step& step, const std::uint32_
     if (a.affine && b.affine) {
         if (!sum(a, b, -1, difference)) return false;
     } else if (a.affine || b.affine || !(a.key == b.key)) {
-        return false;  // equal keys are equal values: the difference is 0
+        return false;  // equal keys mean equal values: the difference is 0
     }
     __int128 low = difference.base, high = difference.base;
     for (std::size_t axis = 0; axis < 2; ++axis) {

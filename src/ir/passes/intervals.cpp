@@ -1,4 +1,4 @@
-// Interval analysis: mods flattened to steps, evaluated over boxes.
+// Interval analysis: flattens mods to steps and evaluates them over boxes.
 #include "ir/passes/intervals.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace tilewright::ir {
 
 namespace {
 
-constexpr std::int64_t kMaxUnrolled = 4096;  ///< steps that a loop may unroll to
+constexpr std::int64_t kMaxUnrolled = 4096;  ///< most steps that a loop may unroll to
 
 }  // namespace
 
@@ -144,7 +144,7 @@ class IntervalsCompiler {
             case Op::for_loop:
                 return for_loop(instruction);
             case Op::random_bits:
-                // Followed by no range, but equal counters give equal bits.
+                // Its range is unknown, but equal counters give equal bits.
                 step.in = DType::u64;
                 return bind(instruction, {{add(step, mapped(instruction.operands))}});
             default:
@@ -172,7 +172,7 @@ class IntervalsCompiler {
         bind(instruction, {{add(step, mapped(operands))}});
     }
 
-    // Both branches are evaluated: scalar code traps nowhere.
+    // Both branches are evaluated: scalar code never traps.
     void if_else(const Instruction& instruction) {
         const std::uint32_t condition = values_.at(instruction.operands[0]);
         const auto yes = block(instruction.blocks[0]), no = block(instruction.blocks[1]);
@@ -261,7 +261,7 @@ void Intervals::Evaluation::set_form(int index) {
     form.affine = !is_float(intervals_.scalar_dtypes_[i]) && !range.any;
     form.base = range.low;
     if (!range.is_point() && axis >= 0) form.by[axis] = 1;
-    // Of another scalar that is no point nothing is known by place.
+    // Another scalar that is not a point has no known value at a position.
     if (!form.affine || (!range.is_point() && axis < 0)) {
         form.affine = false;
         form.key = {++fresh_, ~std::uint64_t{0}};
@@ -279,7 +279,7 @@ Truth Intervals::Evaluation::truth(bool with_key) {
     return range.low == 1 ? Truth::always : range.high == 0 ? Truth::never : Truth::unknown;
 }
 
-// The common cases of evaluate() in 64-bit arithmetic: most of the time of a mask goes here.
+// The common cases of evaluate() in 64-bit arithmetic, which take most of a mask's build time.
 [[gnu::always_inline]] inline bool Intervals::Evaluation::plain_range(const Step& step,
                                                                       const std::uint32_t* operands,
                                                                       Interval& range) const {
@@ -402,7 +402,7 @@ Interval Intervals::Evaluation::evaluate(const Step& step, const std::uint32_t* 
 
 Interval Intervals::Evaluation::load(const Step& step, const std::uint32_t* operands) const {
     const RangeTree& array = *intervals_.arrays_[step.array];
-    if (step.num_operands == 1) {  // an element of a list, without a mask
+    if (step.num_operands == 1) {  // an element of a rank-1 array, without a mask
         const Interval& index = values_[operands[0]];
         const std::int64_t last = array.extents()[0] - 1;
         if (!index.any && index.low >= 0 && index.high <= last)

@@ -1,4 +1,4 @@
-// Interval analysis: what a mod can give over a box of its scalar arguments.
+// Interval analysis: which results a mod can have over a box of its scalar arguments.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@
 
 namespace tilewright::ir {
 
-/// What a condition gives over a box.
+/// The truth of a condition over a box.
 enum class Truth : std::uint8_t { never, always, unknown };
 
-/// Values that a scalar may take: a superset, never less. Which of the ends count says its dtype.
+/// A superset of the values that a scalar may take. Its dtype says which pair of ends is used.
 struct Interval {
     union {
         std::int64_t low = 0;  ///< integers; bool as 0 and 1
@@ -26,8 +26,8 @@ struct Interval {
         std::int64_t high = 0;
         double float_high;
     };
-    bool any = false;  ///< u64 only: any value at all, also above 2^63 - 1
-    bool nan = false;  ///< floats: NaN, too
+    bool any = false;  ///< u64 only: any value, including those above 2^63 - 1
+    bool nan = false;  ///< floats: may also be NaN
 
     static Interval integers(std::int64_t low, std::int64_t high) {
         Interval range;
@@ -44,9 +44,9 @@ struct Interval {
     }
     /// Every value of the type.
     static Interval all(DType dtype);
-    /// Of integers.
+    /// For integers.
     bool is_point() const { return low == high && !any; }
-    /// Of integers: is every value one of [least, most]?
+    /// For integers: whether every value is in [least, most].
     bool inside(std::int64_t least, std::int64_t most) const {
         return !any && least <= low && high <= most;
     }
@@ -54,27 +54,27 @@ struct Interval {
         using Limits = std::numeric_limits<std::int32_t>;
         return inside(Limits::min(), Limits::max());
     }
-    /// Of integers: is nothing known but the type?
+    /// For integers: whether nothing is known but the type.
     bool is_all(DType dtype) const;
 };
 
-/// Least and greatest elements of any part of an array, by a tree over blocks of 64 elements.
+/// Smallest and largest elements of any part of an array, from a tree over blocks of 64 elements.
 class RangeTree {
   public:
     /// Reads the array now: later writes to it are not seen.
     RangeTree(DType dtype, const RefArgument& array, int rank);
-    /// Of an array whose elements are not at hand: `blocks` are the ranges of every kBlock elements
-    /// in row-major order. What does not line up with blocks gets the ranges of whole ones.
+    /// For an array whose elements are not available: `blocks` are the ranges of every kBlock
+    /// elements in row-major order. Queries not aligned to blocks return the ranges of whole ones.
     RangeTree(DType dtype, std::vector<std::int64_t> extents, std::vector<Interval> blocks);
 
     static constexpr std::int64_t kBlock = 64;
 
     DType dtype() const { return dtype_; }
     const std::vector<std::int64_t>& extents() const { return extents_; }
-    /// Superset of the elements at indices low[d] <= i[d] <= high[d], which lie inside.
+    /// A superset of the elements at indices low[d] <= i[d] <= high[d], which are inside the array.
     Interval query(std::span<const std::int64_t> low, std::span<const std::int64_t> high) const;
 
-    /// The elements first to last in row-major order, which lie inside.
+    /// The elements first to last in row-major order, which are inside the array.
     Interval elements(std::int64_t first, std::int64_t last) const;
 
   private:
@@ -82,14 +82,14 @@ class RangeTree {
 
     DType dtype_;
     std::vector<std::int64_t> extents_;
-    std::shared_ptr<const void> owner_;  ///< a dense copy, where the array is strided
-    const std::byte* data_ = nullptr;    ///< null where only blocks are known
+    std::shared_ptr<const void> owner_;  ///< a dense copy, if the array is strided
+    const std::byte* data_ = nullptr;    ///< null if only blocks are known
     std::int64_t size_ = 1;
     std::vector<std::vector<Interval>> levels_;  ///< level l: blocks of 64 * 2^l elements
 };
 
-/// The shape that a value takes inside of a box: boxes of equal extents whose values have equal
-/// keys hold equal values, element by element.
+/// Identifies the values inside a box: boxes with equal extents and equal keys hold equal values,
+/// element by element.
 struct Key {
     std::uint64_t low = 0, high = 0;
     auto operator<=>(const Key&) const = default;
@@ -97,21 +97,21 @@ struct Key {
 
 struct IntervalsReport {
     int steps = 0;   ///< scalar operations to evaluate per box
-    int opaque = 0;  ///< operations that are not followed: anything of their type
+    int opaque = 0;  ///< operations not analysed: any value of their type
 };
 
-/// A mod made ready for evaluation over boxes; immutable, may be used by many threads at once.
+/// A mod prepared for evaluation over boxes; immutable, may be used by many threads at once.
 ///
-/// Integers are exact up to overflow of their type, which gives every value of it; division,
-/// remainders, shifts, bit operations and gathers are bounded, floats are rounded outwards. The
-/// bounds hold for any machine that keeps docs/reference/ir.md, contraction included.
+/// Integers are exact unless they overflow their type, which gives every value of it; division,
+/// remainders, shifts, bit operations and gathers have bounds, floats are rounded outwards. The
+/// bounds hold for any machine that follows docs/reference/ir.md, contraction included.
 class Intervals {
   public:
-    /// `arrays`: one per Ref parameter. Scalar parameters of any number and dtype; the last two
-    /// are the axes of keys. The mod yields one scalar.
+    /// `arrays` has one tree per Ref parameter. There may be any number of scalar parameters of any
+    /// dtype; the last two are the axes of keys. The mod yields one scalar.
     Intervals(const Function& mod, std::vector<std::shared_ptr<const RangeTree>> arrays);
 
-    /// What evaluation needs besides; one per thread.
+    /// The mutable state of an evaluation; one per thread.
     class Evaluation;
 
     int num_scalars() const { return num_scalars_; }
@@ -128,7 +128,7 @@ class Intervals {
         Op op = Op::constant;
         OpClass op_class = OpClass::source;
         bool opaque = false;
-        bool plain = false;  ///< of integers that fit i64, or bools
+        bool plain = false;  ///< on integers that fit in i64, or bools
         DType in = DType::boolean, out = DType::boolean;
         bool approx = false;
         std::uint32_t depends = 0;  ///< bit per scalar parameter
@@ -156,18 +156,18 @@ class Intervals::Evaluation {
   public:
     explicit Evaluation(const Intervals& intervals);
 
-    /// Sets the range of a scalar parameter; what depends on it is evaluated again by the next run.
+    /// Sets the range of a scalar parameter; the next run evaluates what depends on it again.
     void set(int index, Interval range);
-    /// The result over the box. `with_key` also finds key(), for about twice the time.
+    /// The result over the box. `with_key` also computes key(), which takes about twice the time.
     const Interval& run(bool with_key = false);
     /// The result as a condition; its dtype is bool.
     Truth truth(bool with_key = false);
-    /// Key of the last run, which had `with_key`; all scalars but the last two were points.
+    /// Key of the last run, which had `with_key` and points for all scalars but the last two.
     Key key() const;
 
   private:
     /// value = base + by[0] * i + by[1] * j at offsets (i, j) from the low ends of the last two
-    /// scalars, or any value with a key.
+    /// scalars, or any value, identified by a key.
     struct Form {
         bool affine = false;
         std::int64_t base = 0;
@@ -182,19 +182,19 @@ class Intervals::Evaluation {
     Interval evaluate(const Step& step, const std::uint32_t* operands) const;
     Interval load(const Step& step, const std::uint32_t* operands) const;
     Form form(const Step& step, const std::uint32_t* operands, Interval& range);
-    /// The form where it is affine or one of the operands', else nothing.
+    /// Sets the form if it is affine or that of an operand; else returns false.
     bool simple_form(const Step& step, const std::uint32_t* operands, const Interval& range,
                      Form& form) const;
     bool affine_form(const Step& step, const std::uint32_t* operands, const Interval& range,
                      Form& form) const;
-    /// Decides a comparison by the difference of its operands, or gives it a key by that.
+    /// Decides a comparison from the difference of its operands, or derives its key from it.
     bool comparison_form(const Step& step, const std::uint32_t* operands, Interval& range,
                          Form& form) const;
 
     const Intervals& intervals_;
     std::vector<Interval> values_;
     std::vector<Form> forms_;
-    std::array<std::int64_t, 2> reach_{};  ///< greatest offsets from the last two scalars' low ends
+    std::array<std::int64_t, 2> reach_{};  ///< largest offsets from the last two scalars' low ends
     std::uint32_t changed_ = 0;
     bool forms_valid_ = false;
     std::uint64_t fresh_ = 0;  ///< makes keys of opaque values differ

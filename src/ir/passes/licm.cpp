@@ -32,7 +32,7 @@ class Hoister {
         block.body = std::move(body);
     }
 
-    // Marks every value defined in the loop, then takes out what depends on none of them. A moved
+    // Marks every value defined in the loop, then moves out what depends on none of them. A moved
     // instruction's results are outside from then on, so one pass in order suffices.
     void hoist(Instruction& loop, std::vector<Instruction>& before) {
         mark(loop, true);
@@ -46,7 +46,7 @@ class Hoister {
                     continue;
                 }
                 for (Value result : instruction.results) inside_[result.id] = false;
-                // The proof may have rested on the loop running at all.
+                // The proof may have assumed that the loop runs at least once.
                 forget_bounds(instruction);
                 before.push_back(std::move(instruction));
                 ++report_.hoisted;
@@ -66,7 +66,7 @@ class Hoister {
         }
     }
 
-    // Operands used inside an instruction's blocks count, its own values do not.
+    // Operands of its blocks count, except values defined inside the instruction.
     bool uses_inside(const Instruction& instruction) const {
         for (Value operand : instruction.operands) {
             if (inside_[operand.id] && !own_.contains(operand)) return true;
@@ -109,8 +109,8 @@ class Hoister {
 
     Function& function_;
     LicmReport report_;
-    std::vector<bool> inside_;  // defined in the loop at hand
-    std::set<Value> own_;       // defined inside the instruction at hand
+    std::vector<bool> inside_;  // defined in the current loop
+    std::set<Value> own_;       // defined inside the current instruction
 };
 
 }  // namespace

@@ -10,8 +10,8 @@ struct LicmReport {
     bool changed() const { return hoisted > 0; }
 };
 
-/// Moves instructions whose operands do not change in a loop in front of it: pure ones, and loads
-/// from Refs that the loop does not write. Attention's q tile leaves the kv loop this way.
+/// Moves instructions whose operands do not change in a loop to before the loop: pure ones, and
+/// loads from Refs that the loop does not write, such as attention's load of the q tile.
 LicmReport licm(Function& function);
 
 }  // namespace tilewright::ir

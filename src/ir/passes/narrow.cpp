@@ -1,4 +1,4 @@
-// Interval arithmetic forward through a function; what fits i32 is computed as i32.
+// Interval arithmetic forwards through a function; what fits in i32 is computed as i32.
 #include "ir/passes/narrow.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class Narrower {
             for (Block& inner : instruction.blocks) run(inner);
             visit(block, std::move(instruction));
         }
-        narrow_ = outer;  // values of a block are not seen outside of it
+        narrow_ = outer;  // values of a block are not visible outside it
     }
 
     NarrowReport report;
@@ -40,7 +40,7 @@ class Narrower {
 
     bool fits(Value value) const { return range(value).fits_i32(); }
 
-    /// Ops that give the same number from operands of fewer bits, as long as all of them fit.
+    /// Ops that give the same number from operands with fewer bits, if all of them fit.
     static bool same_in_fewer_bits(Op op) {
         switch (op) {
             case Op::neg:
@@ -75,13 +75,12 @@ class Narrower {
         const auto operand = [&](std::size_t i) { return range(instruction.operands[i]); };
         switch (instruction.op) {
             case Op::shift_left:
-            case Op::shift_right:  // the count is one modulo the width
+            case Op::shift_right:  // the width decides which counts shift everything out
                 return !operand(1).any && operand(1).low >= 0 && operand(1).high < 32;
             case Op::div:
             case Op::floordiv:
             case Op::rem:
-            case Op::floormod:  // docs/reference/ir.md gives the width a say in division by 0 and
-                                // by -1
+            case Op::floormod:  // results of division by 0 and by -1 depend on the width
                 return operand(1).low > 0;
             case Op::cast:
                 return !is_float(dtype(instruction.operands[0])) &&
@@ -100,7 +99,7 @@ class Narrower {
         block.body.push_back(std::move(instruction));
     }
 
-    /// Appends the instruction on i32; false where something does not fit.
+    /// Appends the instruction on i32; false if something does not fit.
     bool rewrite(Block& block, const Instruction& instruction) {
         const auto is_wide = [&](Value value) { return dtype(value) == DType::i64; };
         const Value result = instruction.result();
@@ -135,7 +134,7 @@ class Narrower {
         return true;
     }
 
-    /// The value as i32, made here if it is not there yet.
+    /// The value as i32, cast here unless it exists already.
     Value narrowed(Block& block, Value value) {
         const auto found = narrow_.find(value);
         if (found != narrow_.end()) return found->second;

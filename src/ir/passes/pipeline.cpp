@@ -19,7 +19,7 @@
 namespace tilewright::ir {
 namespace {
 
-// Each round lets one pass feed the next; two rounds settle nearly every kernel.
+// Passes enable each other, so the sequence is repeated; twice is enough for nearly every kernel.
 constexpr int kMaxRounds = 4;
 
 bool debug_passes() {

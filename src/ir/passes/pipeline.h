@@ -11,14 +11,14 @@ namespace tilewright::ir {
 /// Called after each pass with its name and whether it changed anything.
 using PassObserver = std::function<void(std::string_view pass, const Function&, bool changed)>;
 
-/// Runs passes over one function. With TILEWRIGHT_DEBUG_PASSES=1 in the environment it logs to
-/// stderr, after each pass, the IR or "(unchanged)", and the time the pass took.
+/// Runs passes over a function. With TILEWRIGHT_DEBUG_PASSES=1 in the environment, it logs the IR
+/// or "(unchanged)" and the time to stderr after each pass.
 class PassDriver {
   public:
     explicit PassDriver(Function& function, PassObserver observer = {})
         : function_(function), observer_(std::move(observer)) {}
 
-    /// Runs `pass(function)`, which returns a report with changed().
+    /// Runs `pass(function)`, which returns a report that has changed().
     template <typename Pass>
     bool run(std::string_view name, Pass&& pass) {
         return run_erased(name, [&](Function& function) { return pass(function).changed(); });
@@ -31,8 +31,8 @@ class PassDriver {
     PassObserver observer_;
 };
 
-/// What every machine wants before it compiles: mods inlined, then fold, cse, licm and dce until
-/// nothing changes (at most a few rounds), then bounds.
+/// The passes that every machine runs before it compiles: mods are inlined, then fold, cse, licm
+/// and dce run until nothing changes (a few times at most), then bounds.
 void optimise(Function& function, const PassObserver& observer = {});
 
 }  // namespace tilewright::ir

@@ -28,7 +28,7 @@ std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
     return a % b != 0 && (a % b < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
-/// Quotients by a divisor range that holds no 0 and whose corners do not overflow: monotone in each
+/// Quotients by a range of divisors without 0, none of whose corners overflow: monotone in each
 /// operand, so the extremes are at the corners.
 void extend_quotients(Op op, const Interval& a, std::int64_t low, std::int64_t high, Wide& least,
                       Wide& greatest) {
@@ -43,7 +43,7 @@ void extend_quotients(Op op, const Interval& a, std::int64_t low, std::int64_t h
 }
 
 Interval quotient_range(Op op, DType dtype, const Interval& a, const Interval& b) {
-    // The lowest value by -1 wraps to itself.
+    // The lowest value divided by -1 wraps to itself.
     if (is_signed(dtype) && a.low == lowest(dtype) && b.low <= -1 && b.high >= -1)
         return Interval::all(dtype);
     Wide least = std::numeric_limits<std::int64_t>::max();
@@ -52,7 +52,7 @@ Interval quotient_range(Op op, DType dtype, const Interval& a, const Interval& b
         extend_quotients(op, a, b.low, std::min<std::int64_t>(b.high, -1), least, greatest);
     if (b.high > 0)
         extend_quotients(op, a, std::max<std::int64_t>(b.low, 1), b.high, least, greatest);
-    if (b.low <= 0 && b.high >= 0) {  // by zero: all ones
+    if (b.low <= 0 && b.high >= 0) {  // division by zero gives all ones
         if (dtype == DType::u64) return Interval::all(dtype);
         const Wide ones = is_signed(dtype) ? -1 : Wide{highest(dtype)};
         least = std::min(least, ones);
@@ -61,7 +61,7 @@ Interval quotient_range(Op op, DType dtype, const Interval& a, const Interval& b
     return fitted(dtype, least, greatest);
 }
 
-/// Remainders by divisors [low, high], all of one sign.
+/// Remainders of divisions by [low, high], which have one sign.
 Interval remainders(Op op, const Interval& a, std::int64_t low, std::int64_t high) {
     if (low == high && low != std::numeric_limits<std::int64_t>::min() && low != -1) {
         const bool truncated = op == Op::rem;
@@ -73,7 +73,7 @@ Interval remainders(Op op, const Interval& a, std::int64_t low, std::int64_t hig
                                       static_cast<std::int64_t>(a.high - multiple));
         }
     }
-    // Magnitude of the remainder is below that of the divisor.
+    // The magnitude of the remainder is less than that of the divisor.
     const std::int64_t bound = low < 0 ? -(low + 1) : high - 1;
     if (op == Op::rem) {
         const std::int64_t below = a.low < 0 ? std::max(a.low, -bound) : 0;
@@ -92,11 +92,11 @@ Interval remainder_range(Op op, DType dtype, const Interval& a, const Interval& 
     };
     if (b.low < 0) add(remainders(op, a, b.low, std::min<std::int64_t>(b.high, -1)));
     if (b.high > 0) add(remainders(op, a, std::max<std::int64_t>(b.low, 1), b.high));
-    if (b.low <= 0 && b.high >= 0) add(a);  // by zero: the dividend
+    if (b.low <= 0 && b.high >= 0) add(a);  // the remainder of division by zero is the dividend
     return result;
 }
 
-/// Bits that all values of a range share: those above the highest in which its ends differ.
+/// Bits that all values of a range share: those above the highest bit in which its ends differ.
 struct KnownBits {
     std::uint64_t known, value;
 
@@ -125,10 +125,10 @@ Interval bits_range(Op op, DType dtype, const Interval& a, const Interval& b) {
             ones = (x.value ^ y.value) & known;
             break;
     }
-    if ((known >> 63) == 0) return Interval::all(dtype);  // the sign is open
+    if ((known >> 63) == 0) return Interval::all(dtype);  // the sign is unknown
     Interval result = Interval::integers(static_cast<std::int64_t>(ones),
                                          static_cast<std::int64_t>(ones | ~known));
-    if (op == Op::bitwise_and) {  // of non-negative values: no greater than either
+    if (op == Op::bitwise_and) {  // of non-negative values: at most the smaller one
         if (a.low >= 0) result.high = std::min(result.high, a.high);
         if (b.low >= 0) result.high = std::min(result.high, b.high);
     }
@@ -140,7 +140,7 @@ Interval bits_range(Op op, DType dtype, const Interval& a, const Interval& b) {
 Interval shift_range(Op op, DType dtype, const Interval& a, const Interval& by) {
     if (by.low < 0 || by.high >= width(dtype)) {
         if (op == Op::shift_left) return Interval::all(dtype);
-        // By any count: towards 0, or -1.
+        // Any count shifts towards 0, or -1.
         return Interval::integers(std::min<std::int64_t>(a.low, 0),
                                   std::max<std::int64_t>(a.high, a.low < 0 ? -1 : 0));
     }
@@ -218,7 +218,7 @@ Interval integer_unary(Op op, DType dtype, const Interval& a) {
     }
 }
 
-// ---- Floats. Ops that round correctly are monotone, so the ends are what evaluate() gives there.
+// ---- Floats. Ops that round correctly are monotone, so evaluate() at the ends gives the ends.
 
 double epsilon(DType dtype) {
     switch (dtype) {
@@ -235,7 +235,7 @@ double epsilon(DType dtype) {
     }
 }
 
-/// Outwards by a relative and an absolute error.
+/// The range widened by a relative and an absolute error.
 Interval widened(const Interval& a, double relative, double absolute) {
     const auto moved = [&](double end, double sign) {
         return std::isinf(end) ? end : end + sign * (std::fabs(end) * relative + absolute);
@@ -250,7 +250,7 @@ double apply(Op op, DType dtype, std::initializer_list<double> operands) {
     return std::bit_cast<double>(evaluate(op, dtype, dtype, bits));
 }
 
-/// The hull of candidates; a NaN among them means that anything may come.
+/// The hull of candidates; a NaN among them means that the result may be anything.
 Interval hull(DType dtype, std::initializer_list<double> candidates, bool nan) {
     Interval result = Interval::floats(kInfinity, -kInfinity, nan);
     for (const double candidate : candidates) {
@@ -263,7 +263,7 @@ Interval hull(DType dtype, std::initializer_list<double> candidates, bool nan) {
 
 Interval float_unary(Op op, DType dtype, bool approx, const Interval& a) {
     const double low = a.float_low, high = a.float_high;
-    // How far a machine's value may lie from the exact one; generous against
+    // How far a machine's value may be from the exact one, with a margin over
     // docs/explanation/numerics.md.
     const double error = approx ? 0x1p-8 + 8 * epsilon(dtype) : 32 * epsilon(dtype);
     const auto monotone = [&] {
@@ -313,7 +313,7 @@ Interval float_binary(Op op, DType dtype, const Interval& a, const Interval& b) 
         case Op::mul:
             if ((unbounded(a) && has_zero(b)) || (unbounded(b) && has_zero(a)))
                 return Interval::all(dtype);
-            // A product may be contracted into a sum that follows, unrounded.
+            // A product may be contracted, unrounded, into a sum that follows.
             return widened(corners(), epsilon(dtype), std::numeric_limits<float>::denorm_min());
         case Op::div:
         case Op::floordiv:
@@ -415,7 +415,7 @@ Interval compare_range(Op op, DType dtype, const Interval& a, const Interval& b)
         return ordered(op, a.low, a.high, b.low, b.high);
     }
     Interval result = ordered(op, a.float_low, a.float_high, b.float_low, b.float_high);
-    // A NaN compares false, but ne.
+    // A NaN compares false, except with ne.
     if (a.nan || b.nan)
         result = joined(DType::boolean, result, Interval::integers(op == Op::ne, op == Op::ne));
     return result;
@@ -446,7 +446,7 @@ Interval cast_range(DType in, DType out, const Interval& a) {
             return Interval::floats(std::bit_cast<double>(cast(a.float_low)),
                                     std::bit_cast<double>(cast(a.float_high)), a.nan);
         }
-        // Truncation saturates and is monotone; NaN gives 0.
+        // Truncation is monotone and saturates; NaN gives 0.
         Interval result = joined(out, constant_range(out, cast(a.float_low)),
                                  constant_range(out, cast(a.float_high)));
         return a.nan ? joined(out, result, Interval::integers(0, 0)) : result;

@@ -1,5 +1,4 @@
-// Ranges through the elementwise ops: interval arithmetic with the semantics of
-// docs/reference/ir.md.
+// Ranges of elementwise results: interval arithmetic with the semantics of docs/reference/ir.md.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +10,27 @@
 
 namespace tilewright::ir {
 
-/// Least and greatest value of an integer dtype or bool; u64's is capped at 2^63 - 1.
+/// Smallest and largest value of an integer dtype or bool; that of u64 is capped at 2^63 - 1.
 std::int64_t lowest(DType dtype);
 std::int64_t highest(DType dtype);
 
-/// Superset of both.
+/// A superset of both.
 Interval joined(DType dtype, const Interval& a, const Interval& b);
-/// [low, high] if the type holds it, else every value: an operation that wraps.
+/// [low, high] if the type holds it, else every value, because the operation wraps.
 Interval fitted(DType dtype, __int128 low, __int128 high);
-/// The value encoded in these bits (ConstantAttributes).
+/// The value that these bits encode (ConstantAttributes).
 Interval constant_range(DType dtype, std::uint64_t bits);
 
 Interval unary_range(Op op, DType dtype, bool approx, const Interval& a);
 Interval binary_range(Op op, DType dtype, const Interval& a, const Interval& b);
-/// bool: 0, 1 or both.
+/// A range of bool: 0, 1 or both.
 Interval compare_range(Op op, DType dtype, const Interval& a, const Interval& b);
 Interval clamp_range(DType dtype, const Interval& value, const Interval& low, const Interval& high);
 Interval fma_range(DType dtype, const Interval& a, const Interval& b, const Interval& c);
 Interval cast_range(DType in, DType out, const Interval& a);
 
-/// Of any elementwise op: `of(i)` is the range of operand i, `in` the operands' dtype (select: of
-/// if_true), `out` the result's.
+/// The result's range for any elementwise op: `of(i)` is the range of operand i, `in` the dtype of
+/// the operands (for select, of if_true), `out` that of the result.
 template <typename Of>
 Interval elementwise_range(Op op, DType in, DType out, bool approx, Of of) {
     switch (op) {
@@ -59,8 +58,8 @@ Interval elementwise_range(Op op, DType in, DType out, bool approx, Of of) {
     }
 }
 
-/// Of the one result of an instruction, a scalar or every element of a tile: `of(value)` is the
-/// range of an operand. Floats, and what memory holds, may be anything of their type.
+/// The range of an instruction's only result, a scalar or every element of a tile: `of(value)` is
+/// the range of an operand. Floats and loads may have any value of their type.
 Interval result_range(const Function& function, const Instruction& instruction,
                       const std::function<Interval(Value)>& of);
 

@@ -1,4 +1,4 @@
-// Interval-min/max trees over arrays.
+// Trees of minima and maxima over arrays.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace tilewright::ir {
 namespace {
 
-/// Rows of a box that are looked at one by one; more are covered by one stretch of the array.
+/// Most rows of a box that are examined one by one; more are covered by one stretch of the array.
 constexpr std::int64_t kMaxRows = 256;
 
 template <typename T>
@@ -30,7 +30,7 @@ Interval range_of(const std::byte* data, std::int64_t first, std::int64_t last) 
     return Interval::integers(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high));
 }
 
-/// Any dtype, element by element: floats and bool.
+/// Element by element, for any dtype: used for floats and bool.
 Interval generic_range(DType dtype, const std::byte* data, std::int64_t first, std::int64_t last) {
     Interval range;
     if (dtype == DType::boolean) {
@@ -49,7 +49,7 @@ Interval generic_range(DType dtype, const std::byte* data, std::int64_t first, s
         if (value < range.float_low) range.float_low = value;
         if (value > range.float_high) range.float_high = value;
     }
-    // NaN alone: no bounds, but a range must not be empty.
+    // Only NaN: there are no bounds, but a range must not be empty.
     return range.float_low > range.float_high ? Interval::all(dtype) : range;
 }
 
@@ -134,7 +134,7 @@ void RangeTree::reduce(std::vector<Interval> blocks) {
     levels_.push_back(std::move(blocks));
 }
 
-// Elements first to last: ragged ends one by one, whole blocks by the tree from below.
+// Elements first to last: ragged ends one by one, whole blocks from the tree, bottom up.
 Interval RangeTree::elements(std::int64_t first, std::int64_t last) const {
     std::int64_t begin = ceil_div(first, kBlock), end = (last + 1) / kBlock;
     if (last + 1 == size_) end = ceil_div(size_, kBlock);  // the last block may be short
@@ -169,7 +169,7 @@ Interval RangeTree::query(std::span<const std::int64_t> low,
         if (d + 1 < rank && rows <= kMaxRows) rows *= high[d] - low[d] + 1;
     }
     if (rank < 2 || rows == 1 || rows > kMaxRows) return elements(first, last);
-    // Each row on its own: the stretch between them holds elements outside of the box.
+    // Each row by itself: the stretch between rows holds elements outside the box.
     std::vector<std::int64_t> index(low.begin(), low.end());
     Interval range;
     for (std::int64_t row = 0; row < rows; ++row) {

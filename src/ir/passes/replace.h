@@ -1,4 +1,4 @@
-// Replacing uses of values, lazily: passes note replacements and apply them as they walk on.
+// Lazy replacement of values: passes note replacements and apply them as they walk on.
 #pragma once
 
 #include <map>
@@ -20,12 +20,12 @@ class Replacements {
         return value;
     }
 
-    /// Rewrites the operands of one instruction, blocks not included.
+    /// Rewrites the operands of an instruction, but not in its blocks.
     void apply(Instruction& instruction) const {
         for (Value& operand : instruction.operands) operand = (*this)(operand);
     }
 
-    /// Rewrites every operand in a block and inside it.
+    /// Rewrites every operand in a block and the blocks nested in it.
     void apply(Block& block) const {
         if (empty()) return;
         walk(block, [&](Instruction& instruction) { apply(instruction); });

@@ -1,4 +1,4 @@
-// Retiling: which stores are cut, and how.
+// Retiling: decides which stores are cut, and how.
 #include "ir/passes/retile.h"
 
 #include <fmt/format.h>
@@ -71,7 +71,7 @@ class Retiler {
         }
     }
 
-    // What is larger than a tile is not computed where it stands, but where parts of it are needed.
+    // A value larger than a tile is computed in parts where they are needed.
     void keep_small(const Instruction& instruction) {
         if (!map_.oversized(instruction)) keep(instruction);
     }
@@ -96,7 +96,7 @@ class Retiler {
 
     void debug(const Instruction& instruction) { yield(instruction); }
 
-    // A loop or branch with effects stays; its carries must fit, its stores are cut inside it.
+    // A loop or branch with effects stays: its carries must fit, and its stores are cut inside it.
     void nested(const Instruction& instruction) {
         Instruction copy = instruction;
         copy.operands = whole_operands(instruction);
@@ -117,8 +117,8 @@ class Retiler {
 
     Shape shape(const Instruction& root) const { return access_shape(source_, root).shape; }
 
-    // Stores of one shape that follow each other share their sub-tiles and what they compute.
-    // Returns the position of the last instruction dealt with.
+    // Consecutive stores of one shape share their sub-tiles and what they compute. Returns the
+    // position of the last instruction that was handled.
     std::size_t cut(const Block& block, std::size_t first) {
         Roots roots = {&block.body[first]};
         std::set<Value> writes = effects(block.body[first]).writes;
@@ -164,7 +164,7 @@ class Retiler {
                 report_->stores += static_cast<int>(roots.size());
                 return;
             } catch (const UserError&) {
-                // The last way to cut is the one that cuts least: its reason is the one to tell.
+                // The last candidate cuts least, so its reason is the one to report.
                 if (i + 1 == candidates.size()) throw;
                 b_.block().body.resize(mark);
                 target_.grid = grid;
@@ -189,7 +189,7 @@ class Retiler {
                });
     }
 
-    // Ways to cut, best first. Rows are kept whole first where a reduction feeds the store.
+    // Shapes to cut into, best first. If a reduction feeds the store, whole rows are tried first.
     std::vector<Tile> tiles(const Roots& roots) const {
         const Shape full = shape(*roots[0]);
         const int rank = full.rank();
@@ -200,7 +200,7 @@ class Retiler {
         const Tile dims(full.dims().begin(), full.dims().end());
         if (full.size() <= options_.max_tile_elements) return {dims};
         if (std::ranges::any_of(roots, [&](const Instruction* root) { return scatters(*root); })) {
-            // The highest lane wins an element: cut the outermost axis only, in order.
+            // The highest lane that writes an element wins: cut only the outermost axis, in order.
             return {shrunk(dims, 0, 1)};
         }
         const Tile square = preferred(full);
@@ -213,7 +213,7 @@ class Retiler {
         });
         if (reduces && size(rows_whole) <= options_.max_tile_elements) add(rows_whole);
         add(square);
-        // Where a sub-tile needs more than itself, as a strided slice does, smaller ones may fit.
+        // If a sub-tile needs more than its own size, as for a strided slice, smaller ones may.
         for (int divisor = 2; divisor <= 8; divisor *= 2) {
             Tile smaller = square;
             for (std::int64_t& extent : smaller) {
@@ -233,7 +233,7 @@ class Retiler {
 
     static std::int64_t size(const Tile& tile) { return Shape(tile).size(); }
 
-    // Halves the axes [first, last), outer ones first, until the tile fits or they are 1.
+    // Halves the axes [first, last), outermost first, until the tile fits or they are 1.
     Tile shrunk(Tile tile, int first, int last) const {
         for (int axis = first; axis < last; ++axis) {
             auto& extent = tile[axis];
@@ -280,7 +280,7 @@ class Retiler {
 
     // ---- Sub-tiles as grid axes.
 
-    // True when the kernel does nothing but these stores: each sub-tile may be a program.
+    // True when the kernel does nothing but these stores, so that each sub-tile may be a program.
     bool alone(const Roots& roots) const {
         if (options_.schedule != RetileOptions::Schedule::grid) return false;
         std::size_t effects_at_top = 0;
@@ -318,7 +318,7 @@ class Retiler {
         report_->grid_axes = axes;
     }
 
-    // Lanes of a last, ragged sub-tile that still belong to the block; none when all do.
+    // Mask of the lanes of a ragged last sub-tile that belong to the block; none when all do.
     Value inside(const Shape& full, const Region& region) {
         const Shape shape = shape_of(region);
         Value mask;

@@ -32,7 +32,7 @@ Simplified become(Op op, std::vector<Value> operands, Attributes attributes = {}
     return result;
 }
 
-// True when every value of `from` is a value of `to`, so that a cast there and back is nothing.
+// True when every value of `from` is a value of `to`: a cast there and back changes nothing.
 bool holds(DType to, DType from) {
     if (to == from) return true;
     if (from == DType::boolean) return true;
@@ -164,7 +164,7 @@ class Simplifier {
         }
     }
 
-    // Dividing by a power of two is multiplying by its reciprocal, where that is a normal number.
+    // Division by a power of two is multiplication by its reciprocal, if that is a normal number.
     Simplified divide(Value a, Value b) const {
         if (is(b, 1)) return same_as(a);
         const auto bits = known_.constant(b);
@@ -209,7 +209,7 @@ class Simplifier {
                 return a == b ? same_as(a) : Simplified{};
             case Op::bitwise_and:
                 if (a == b) return same_as(a);
-                if (is(b, 1)) {  // the lowest bit is that of the negated value
+                if (is(b, 1)) {  // a value and its negation have the same lowest bit
                     if (is_op(a, Op::abs) || is_op(a, Op::neg)) {
                         return become(Op::bitwise_and, {known_.operands(a)[0], b});
                     }
@@ -238,8 +238,8 @@ class Simplifier {
         }
     }
 
-    // ---- Dividing integers by 2^k. Two's complement rounds down, as a shift and a mask of the low
-    // bits do; truncating is the same where the dividend is not negative.
+    // ---- Division of integers by 2^k. Shifts and masks of low bits round down in two's
+    // complement; truncation is the same if the dividend is not negative.
     std::optional<int> power_of_two(Value value) const {
         const auto bits = known_.constant(value);
         const bool negative =
@@ -251,7 +251,7 @@ class Simplifier {
     bool rounds_down() const {
         const Op op = instruction_.op;
         if (op == Op::floordiv || op == Op::floormod || !is_signed(result_.dtype)) return true;
-        // abs of the lowest value is that itself, a multiple of every 2^k.
+        // abs of the lowest value is the value itself, a multiple of every 2^k.
         return is_op(operand(0), Op::abs) || range(operand(0)).low >= 0;
     }
 
@@ -275,7 +275,7 @@ class Simplifier {
         return result;
     }
 
-    // Proved by the ops that define the value.
+    // The range as far as the ops that define the value prove it.
     Interval range(Value value, int depth = 0) const {
         constexpr int kMaxDepth = 8;
         const Instruction* made = known_.definition(value);
@@ -284,8 +284,8 @@ class Simplifier {
                             [&](Value operand) { return range(operand, depth + 1); });
     }
 
-    // (x + c) + d = x + (c + d), x - c = x + (-c), (x * c) * d = x * (c * d): integers wrap, so
-    // exact.
+    // (x + c) + d = x + (c + d), x - c = x + (-c), (x * c) * d = x * (c * d): exact, because
+    // integers wrap.
     Simplified chain() const {
         Value a = operand(0), b = operand(1);
         if (instruction_.op != Op::sub && known_.constant(a)) std::swap(a, b);
@@ -334,7 +334,7 @@ class Simplifier {
         const Value source = known_.operands(a)[0];
         if (!holds(type(a).dtype, type(source).dtype)) return {};
         if (type(source) == result_) return same_as(source);
-        // Through a float, integers saturate; directly they wrap.
+        // Integers saturate when cast through a float, but wrap when cast directly.
         const bool saturates =
             is_integer(type(source).dtype) && is_float(type(a).dtype) && is_integer(result_.dtype);
         if (saturates) return {};
@@ -349,7 +349,7 @@ class Simplifier {
                 if (type(a) == result_) return same_as(a);
                 if (is_op(a, instruction_.op)) {
                     const Value source = known_.operands(a)[0];
-                    // A scalar reaches any shape; repeated dims must be reached in one step.
+                    // A single step from the source has the same result as two.
                     return type(source) == result_ ? same_as(source)
                                                    : become(instruction_.op, {source});
                 }

@@ -1,4 +1,4 @@
-// Where the values of a function come from and in which order.
+// Where a function's values are defined, and in which order.
 #include "ir/passes/source_map.h"
 
 #include <algorithm>
@@ -106,7 +106,7 @@ bool SourceMap::written_between(const Instruction& load, const Instruction& root
     for (std::size_t i = from[depth].index + 1; i < to[depth].index; ++i) {
         if (may_write(function_, effects(block.body[i]).writes, ref)) return true;
     }
-    // Inside a loop the root runs again after whatever else the loop writes.
+    // In a loop, the root runs again after everything else that the loop writes.
     const Instruction& holder = block.body[to[depth].index];
     return &holder != &root && may_write(function_, effects(holder).writes, ref);
 }

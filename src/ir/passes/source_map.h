@@ -1,4 +1,4 @@
-// Where the values of a function come from and in which order: the facts retile walks back along.
+// Where a function's values are defined, and in which order: what retile needs to walk back.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tilewright::ir {
 
-/// The instruction that gives a value, as result or as argument of one of its blocks; none for a
-/// parameter of the function.
+/// The instruction that defines a value, as a result or as an argument of one of its blocks; none
+/// for a parameter of the function.
 struct Definition {
     const Instruction* instruction = nullptr;
     std::size_t index = 0;  ///< among the results, or among the carries of the block
@@ -19,22 +19,22 @@ struct Definition {
     bool is_induction = false;  ///< the induction variable of a for_loop
 };
 
-/// Facts about a function that does not change while they are used.
+/// Facts about a function, valid while it does not change.
 class SourceMap {
   public:
     SourceMap(const Function& function, std::int64_t max_tile_elements);
 
     const Function& function() const { return function_; }
     const Definition& definition(Value value) const;
-    /// True when the value, or anything it is computed from, is larger than a tile.
+    /// True if the value, or anything that it is computed from, is larger than a tile.
     bool oversized(Value value) const;
-    /// True when a value of the instruction or inside its blocks is, or one of its operands.
+    /// True if a result or operand of the instruction, or a value inside its blocks, is.
     bool oversized(const Instruction& instruction) const;
-    /// True when computing the value runs such an op.
+    /// True if computing the value involves this op.
     bool computed_by(Value value, Op op) const;
 
-    /// A Ref that may share memory with `ref` and is written after `load` ran and before, or
-    /// beside, `root`; none when the load may move there.
+    /// True if memory that `load` reads may be written between it and `root`, or in a loop with
+    /// `root`; else the load may move there.
     bool written_between(const Instruction& load, const Instruction& root) const;
 
   private:

@@ -11,7 +11,7 @@
 namespace tilewright::ir {
 namespace {
 
-/// More iterations than this are refused: the code would grow beyond use.
+/// Loops with more iterations are refused: the code would grow too large.
 constexpr int kMostIterations = 4096;
 
 class Straightener {
@@ -34,7 +34,7 @@ class Straightener {
         return found == values_.end() ? value : found->second;
     }
 
-    /// Emits the instructions of a block; the values it yields.
+    /// Emits the instructions of a block and returns the values it yields.
     std::vector<Value> block(const Block& block) {
         for (const Instruction& instruction : block.body) {
             if (instruction.op != Op::yield) {
@@ -77,7 +77,7 @@ class Straightener {
         const std::vector<Value> old_results = instruction.results;
         made.results.clear();
         for (Value result : old_results) {
-            // A block emitted twice, as a loop's body is, needs values of its own each time.
+            // A block emitted more than once, as a loop's body is, needs new values each time.
             const Value fresh = values_.count(result) != 0 || emitted_.count(result) != 0
                                     ? function_.add_value(function_.type(result))
                                     : result;

@@ -1,4 +1,4 @@
-// Straight-line code: branches as selects, loops written out.
+// Straight-line code: branches become selects, loops are unrolled.
 #pragma once
 
 #include "ir/function.h"
@@ -7,13 +7,13 @@ namespace tilewright::ir {
 
 struct StraightenReport {
     int branches = 0;  ///< if_else turned into selects
-    int unrolled = 0;  ///< iterations written out
+    int unrolled = 0;  ///< iterations unrolled
     bool changed() const { return branches + unrolled > 0; }
 };
 
-/// Rewrites a function without effects so that its body holds no blocks: calls are inlined, both
+/// Rewrites a function without effects so that its body has no blocks: calls are inlined, both
 /// sides of a branch run and a select chooses, loops with constant bounds are unrolled. Debug ops
-/// are dropped. UserError names what cannot be rewritten.
+/// are removed. UserError names what cannot be rewritten.
 StraightenReport straighten(Function& function);
 
 }  // namespace tilewright::ir

@@ -12,14 +12,14 @@ bool is_index(DType dtype) {
     return dtype == DType::i32 || dtype == DType::i64;
 }
 
-/// sum += factor * addend; false where that overflows.
+/// sum += factor * addend; false if that overflows.
 bool add_product(std::int64_t& sum, std::int64_t addend, std::int64_t factor) {
     std::int64_t product = 0;
     return !__builtin_mul_overflow(addend, factor, &product) &&
            !__builtin_add_overflow(sum, product, &sum);
 }
 
-/// form += factor * addend, of equal ranks.
+/// form += factor * addend, which have equal ranks.
 bool add_product(TileForm& form, const TileForm& addend, std::int64_t factor) {
     bool fits = add_product(form.offset, addend.offset, factor);
     for (std::size_t axis = 0; axis < form.steps.size(); ++axis) {
@@ -99,7 +99,7 @@ std::optional<TileForm> TileForms::broadcast(const Instruction& instruction) con
     return form;
 }
 
-// Axes of extent 1 may come and go.
+// Only axes of extent 1 may be added or removed.
 std::optional<TileForm> TileForms::regrouped(const Instruction& instruction) const {
     const std::optional<TileForm> from = form(instruction.operands[0]);
     if (!from) return {};

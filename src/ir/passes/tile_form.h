@@ -15,21 +15,22 @@ namespace tilewright::ir {
 struct TileForm {
     std::int64_t offset = 0;
     std::vector<std::pair<Value, std::int64_t>> terms;  ///< each scalar once, no factor 0
-    std::vector<std::int64_t> steps;                    ///< one for each axis; none of a scalar
+    std::vector<std::int64_t> steps;                    ///< one for each axis; none for a scalar
 
     bool is_constant() const;
 };
 
-/// Forms of the i32 and i64 values of a function, which may still be growing. They hold where no
-/// operation wraps. Unlike `AffineAnalysis` this keeps the axes of a tile apart and proves nothing.
+/// Forms of a function's i32 and i64 values, to which values may still be added. They hold if no
+/// operation wraps. Unlike `AffineAnalysis`, this keeps the axes of a tile apart and proves
+/// nothing.
 class TileForms {
   public:
     explicit TileForms(const Function& function) : function_(function) {}
 
-    /// Takes note of an instruction; its operands must have been seen before.
+    /// Adds an instruction whose operands have been added before.
     void define(const Instruction& instruction);
 
-    /// Nothing for a tile that is not linear. A scalar that is not linear in others is a term.
+    /// nullopt for a tile that is not linear. A scalar that is not linear in others is a term.
     std::optional<TileForm> form(Value value) const;
 
   private:

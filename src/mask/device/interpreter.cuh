@@ -1,6 +1,6 @@
 // One kernel for every mask: evaluates bytecode for each pair of a 64 x 64 piece.
 //
-// A lane evaluates 8 neighbouring columns at a time, a byte of the result, with registers in shared
+// A lane evaluates 8 adjacent columns at a time, a byte of the result, with registers in shared
 // memory that no other lane reads. The arithmetic is that of generated code (tile/scalar.cuh).
 #pragma once
 
@@ -22,7 +22,7 @@ TW_DEVICE u64 to_register(double value) {
     return __builtin_bit_cast(u64, value);
 }
 template <class T>
-TW_DEVICE u64 to_register(T value) {  // narrower integers and bool
+TW_DEVICE u64 to_register(T value) {  // for narrower integers and bool
     if constexpr (ops::kSigned<T>) {
         return to_register(static_cast<i64>(value));
     } else {
@@ -44,7 +44,7 @@ TW_DEVICE T from_register(u64 bits) {
     }
 }
 
-/// Calls f with an element of the C++ type that stands for `type`.
+/// Calls f with an element of the C++ type that represents `type`.
 template <class F>
 TW_DEVICE void with_type(Type type, F f) {
     switch (type) {
@@ -81,7 +81,7 @@ TW_DEVICE void with_type(Type type, F f) {
     }
 }
 
-/// The same with the type that registers compute in: i64, u64, float or double.
+/// The same with the type in which registers compute: i64, u64, float or double.
 template <class F>
 TW_DEVICE void with_class(Type type, F f) {
     if (type == kF64) return f(double{});
@@ -90,7 +90,7 @@ TW_DEVICE void with_class(Type type, F f) {
     f(u64{});
 }
 
-/// The same with the integer that loads give for it: floats as their bits.
+/// The same with the integer type in which elements are loaded: floats as their bits.
 template <class F>
 TW_DEVICE void with_word(Type type, F f) {
     switch (type) {
@@ -116,7 +116,7 @@ TW_DEVICE void with_word(Type type, F f) {
     }
 }
 
-/// An operation's result of 64 bits, or of a float's 32, as its type has it.
+/// Narrows a result to its type: an integer from 64 bits, a float from 32.
 TW_DEVICE u64 finished(Type type, i64 value) {
     const int unused = type == kI64 ? 0 : type == kI32 ? 32 : type == kI16 ? 48 : 56;
     return to_register(static_cast<i64>(static_cast<u64>(value) << unused) >> unused);
@@ -147,7 +147,7 @@ struct Values {
 
 struct Machine {
     const PieceParameters& p;
-    u64* registers;  ///< this lane's
+    u64* registers;  ///< this lane's registers
 
     TW_DEVICE u64* target(int number) const { return registers + number * kElements * kLanes; }
     TW_DEVICE Values values(int operand) const {
@@ -160,7 +160,7 @@ struct Machine {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) out[e * kLanes] = f(e);
     }
-    /// For what is rare or long: written out, most of the time of the kernel's compilation is its.
+    /// For rare or long operations: unrolled, they would dominate the kernel's compile time.
     template <class F>
     TW_DEVICE void each_in_order(const Step& step, F f) const {
         u64* const out = target(step.result);
@@ -266,7 +266,8 @@ struct Machine {
                     return;
             }
         } else {
-            // Counts beyond the width of a narrower type shift all of its bits out of 64, too.
+            // A shift by more than the width of a narrower type moves all of its bits out of the
+            // 64, too.
             switch (step.code) {
                 case kNot:
                     return unary([](T x) { return static_cast<T>(~x); });
@@ -335,7 +336,7 @@ struct Machine {
         });
     }
 
-    /// Lanes outside of the array, or masked off, read `other` and touch no memory.
+    /// Elements outside the array, or masked off, read `other` and touch no memory.
     TW_DEVICE void load(const Step& step) const {
         const Array& array = p.arrays[step.array];
         i64 offsets[kElements];
@@ -371,7 +372,7 @@ struct Machine {
             widen_loaded(step, inside);
     }
 
-    /// From the bits of bools and narrow floats in memory to what registers hold.
+    /// Converts loaded bits of bools and narrow floats to what registers hold.
     TW_DEVICE void widen_loaded(const Step& step, u32 inside) const {
         const u64* const loaded = target(step.result);
         each_in_order(step, [&](int e) {
@@ -406,7 +407,7 @@ struct Machine {
         }
     }
 
-    /// Bits of columns kv to kv + 7 of row q.
+    /// The bits of columns kv to kv + 7 in row q.
     TW_DEVICE u8 bits(i64 b, i64 h, i64 q, i64 kv) const {
         const i64 scalars[4] = {b, h, q, kv};
         for (int s = 0; s < 4; ++s) {
@@ -422,10 +423,10 @@ struct Machine {
     }
 };
 
-/// One piece for each block of the grid.
+/// Evaluates one piece per thread block.
 TW_DEVICE void evaluate_piece(const PieceParameters& p) {
     __shared__ u64 registers[kRegisters * kElements * kLanes];
-    constexpr int kBytes = kPiece / kElements;  // of a row
+    constexpr int kBytes = kPiece / kElements;  // bytes per row
     const Machine machine{p, registers + threadIdx.x};
     const Place place = p.places[blockIdx.x];
     u8* const out = p.bits + static_cast<i64>(blockIdx.x) * kPiece * kBytes;
@@ -435,7 +436,7 @@ TW_DEVICE void evaluate_piece(const PieceParameters& p) {
     }
 }
 
-/// One block of elements for each thread.
+/// Finds the range of one block of elements per thread.
 TW_DEVICE void evaluate_ranges(const RangeParameters& p) {
     const i64 block = static_cast<i64>(blockIdx.x) * kLanes + threadIdx.x;
     const i64 first = block * kRangeBlock,
@@ -461,7 +462,7 @@ TW_DEVICE void evaluate_ranges(const RangeParameters& p) {
         }
         u64* const out = p.ranges + block * 3;
         if constexpr (ops::kIsFloat<Register<S>>) {
-            // Of NaN alone the ends are reversed.
+            // If all are NaN, the ends are reversed: an empty range.
             out[0] = to_register(some ? static_cast<double>(low) : 1.0);
             out[1] = to_register(some ? static_cast<double>(high) : -1.0);
         } else {

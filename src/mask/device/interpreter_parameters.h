@@ -1,14 +1,15 @@
-// The bytecode of masks as the GPU's interpreter reads it; read by the host compiler and by NVRTC.
+// The bytecode of masks as the GPU's interpreter reads it; compiled by the host compiler and by
+// NVRTC.
 #pragma once
 
 namespace twd::mask {
 
-constexpr int kPiece = 64;      ///< rows and columns of a piece
-constexpr int kElements = 8;    ///< a lane's neighbouring columns, so that decoding counts once
-constexpr int kLanes = 32;      ///< threads of a block, which evaluates one piece
-constexpr int kRegisters = 24;  ///< 48 KB of shared memory: what every GPU gives without asking
+constexpr int kPiece = 64;    ///< rows and columns of a piece
+constexpr int kElements = 8;  ///< adjacent columns of a lane, which share the decoding of each step
+constexpr int kLanes = 32;    ///< threads of a thread block, which evaluates one piece
+constexpr int kRegisters = 24;  ///< 48 KB of shared memory, the default limit of every GPU
 constexpr int kMostRank = 8;
-constexpr int kRangeBlock = 64;  ///< elements of an array whose range is found at once
+constexpr int kRangeBlock = 64;  ///< elements of an array for which one range is found
 
 /// Element types, in the order of tilewright::DType.
 enum Type : unsigned char {
@@ -67,50 +68,51 @@ enum Code : unsigned char {
     kRandomBits
 };
 
-/// One operation on scalars. Operands below kRegisters are registers, others constants.
+/// One operation on scalars. Operands below kRegisters are registers, others are constants.
 struct Step {
     Code code;
-    Type in;              ///< of the operands; of an array: its elements
-    Type out;             ///< of the result
-    unsigned char array;  ///< kLoad: which one
-    unsigned char rank;   ///< kLoad: operands before mask and other
-    bool masked, other;   ///< kLoad: has it a mask, another value than 0 outside?
+    Type in;              ///< type of the operands; kLoad: of the array's elements
+    Type out;             ///< type of the result
+    unsigned char array;  ///< kLoad: index of the array
+    unsigned char rank;   ///< kLoad: number of operands before mask and other
+    bool masked, other;   ///< kLoad: does it have a mask, and a value other than 0 outside?
     unsigned short result;
     unsigned short operands[kMostRank + 2];
 };
 
-/// An array that the mask reads; strides in elements.
+/// An array that the mask reads; strides count elements.
 struct Array {
     const void* data;
     long long extents[kMostRank];
     long long strides[kMostRank];
 };
 
-/// First pair of a piece.
+/// The first pair of a piece.
 struct Place {
     long long b, h, q, kv;
 };
 
 struct PieceParameters {
     const Step* steps;
-    /// A register holds integers extended to 64 bits, f64 as its bits, other floats as those of the
-    /// f32 of the same value in the lower half. Constants do so, too.
+    /// Registers and constants hold integers extended to 64 bits, f64 as its bits, and other floats
+    /// as the bits of the f32 with the same value, in the lower half.
     const unsigned long long* constants;
     const Array* arrays;
     const Place* places;
     unsigned char* bits;  ///< [pieces, 64, 8]: bit j % 8 of byte j / 8 is column j
     int num_steps;
     int scalars[4];  ///< registers of b, h, q, kv; negative: not read
-    int result;      ///< operand that the mask is
+    int result;      ///< operand that holds the result
 };
 
-/// Least and greatest of every kRangeBlock elements in row-major order.
+/// Finds the minimum and maximum of every kRangeBlock elements in row-major order.
 struct RangeParameters {
     Array array;
     Type type;
     int rank;
     long long size;
-    /// [blocks, 3]: both ends, integers as in registers and floats as f64, and whether one is NaN.
+    /// [blocks, 3]: minimum and maximum, integers as in registers and floats as f64; and whether
+    /// any is NaN.
     unsigned long long* ranges;
 };
 

@@ -1,4 +1,4 @@
-// What CUDA C++ of users needs of the compiler beyond what generated kernels do, on the host.
+// Compiler built-ins that users' CUDA C++ may use and generated kernels do not, on the host.
 #pragma once
 
 #include <array>

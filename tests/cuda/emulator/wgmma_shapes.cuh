@@ -1,4 +1,4 @@
-// All shapes are one function here.
+// Empty: one emulated function handles all shapes.
 #pragma once
 
 #include "cuda/device/ptx/wgmma.cuh"

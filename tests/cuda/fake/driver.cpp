@@ -1,10 +1,10 @@
 // A stand-in for the CUDA driver on machines without a GPU: host memory as device memory between
-// guard bytes, launches that run emulated kernels (nvrtc.cpp) at once, graphs that replay what was
-// captured. It refuses what the driver refuses: host addresses, allocating and waiting during a
+// guard bytes, launches that run emulated kernels (nvrtc.cpp) at once, graphs that replay captured
+// work. It refuses what the driver refuses: host addresses, allocation and waiting during a
 // capture, more memory than the card has.
 //
 // TW_FAKE_ARCH (80), TW_FAKE_DEVICES (2) and TW_FAKE_MEMORY (bytes) describe the GPUs. With
-// TW_FAKE_EMPTY kernels do nothing, and cost nothing to compile; cuFakeCount tells what is held.
+// TW_FAKE_EMPTY kernels do nothing, and cost nothing to compile; cuFakeCount returns what is held.
 #include "cuda/runtime/driver.h"
 
 #include <dlfcn.h>
@@ -45,7 +45,7 @@ struct Graph {
 };
 struct Function {
     void (*run)(void**, long, int, unsigned) = nullptr;
-    /// Of a user's kernel, with grid and block.
+    /// For a user's kernel, with grid and block.
     void (*run_user)(void**, const unsigned*, const unsigned*, unsigned) = nullptr;
     const unsigned long* sizes = nullptr;
 };
@@ -55,10 +55,10 @@ struct Block {
 };
 
 std::recursive_mutex mutex;
-std::map<DeviceAddress, Block> blocks;  // by the address after the guard
+std::map<DeviceAddress, Block> blocks;  // keyed by the address after the guard
 std::map<int, std::size_t> used;
 int captures = 0;
-thread_local int mode = 0;  // of captures: 2 is relaxed
+thread_local int mode = 0;  // capture mode; 2 is relaxed
 thread_local std::vector<int> contexts;
 
 std::size_t number(const char* name, std::size_t otherwise) {
@@ -73,7 +73,7 @@ const Block* block_of(DeviceAddress address) {
     return address < begin + std::max<std::size_t>(block.bytes, 1) ? &block : nullptr;
 }
 
-/// Are kernels without a body?
+/// Whether kernels are empty.
 bool are_empty() {
     return std::getenv("TW_FAKE_EMPTY") != nullptr;
 }
@@ -83,7 +83,7 @@ bool forbidden() {
     return captures > 0 && mode != 2;
 }
 
-/// Runs the work, or keeps it for the graph that the stream is captured in.
+/// Runs the work, or adds it to the graph that the stream is captured in.
 int submit(void* stream, Work work) {
     const std::scoped_lock lock(mutex);
     auto* const target = static_cast<Stream*>(stream);
@@ -386,7 +386,7 @@ int cuLaunchKernelEx(const void* config, void* function, void** parameters, void
     };
     const auto& launch = *static_cast<const Config*>(config);
     const auto& kernel = *static_cast<const Function*>(function);
-    // Graphs keep the values of the parameters.
+    // Graphs store the values of the parameters.
     auto values = std::make_shared<std::vector<std::vector<std::max_align_t>>>();
     for (std::size_t i = 0; kernel.sizes[i] != 0; ++i) {
         values->emplace_back(kernel.sizes[i] / sizeof(std::max_align_t) + 1);
@@ -406,7 +406,7 @@ int cuLaunchKernelEx(const void* config, void* function, void** parameters, void
 int cuTensorMapEncodeTiled(void* to, int dtype, std::uint32_t rank, void* address,
                            const std::uint64_t* extents, const std::uint64_t* strides,
                            const std::uint32_t* box, const std::uint32_t*, int, int, int, int) {
-    // As cuda/device/ptx/tma.cuh of the emulator has it; strides begin with the second dimension.
+    // The layout in the emulator's tma.cuh; strides begin with the second dimension.
     struct Map {
         void* data;
         long extent[5], stride[5];
@@ -425,7 +425,7 @@ int cuTensorMapEncodeTiled(void* to, int dtype, std::uint32_t rank, void* addres
     std::memcpy(to, &map, sizeof map);
     return kOk;
 }
-/// Modules (0) and blocks of memory (1) that the process holds.
+/// The number of modules (0) or blocks of memory (1) that the process holds.
 int cuFakeCount(int what) {
     const std::scoped_lock lock(mutex);
     return what == 0 ? modules : static_cast<int>(blocks.size());

@@ -29,8 +29,8 @@ constexpr int kOk = 0, kCompilation = 6;
 struct Program {
     std::string source, name, log, binary;
     std::map<std::string, std::string> headers;  ///< other than the library's
-    std::vector<std::string> kernels;            ///< of a user: name expressions
-    std::vector<std::string> definitions;        ///< options that the host's compiler knows
+    std::vector<std::string> kernels;            ///< a user's name expressions
+    std::vector<std::string> definitions;        ///< options that the host's compiler supports
 };
 
 /// The name of the only kernel of a translation unit.
@@ -44,7 +44,7 @@ std::string kernel_of(const std::string& source) {
     return source.substr(begin, source.find('(', begin) - begin);
 }
 
-/// The translation unit of a user's kernels, for the host.
+/// The translation unit of a user's kernels, adapted to the host.
 std::string user_source(const Program& program) {
     namespace ts = tilewright::testing_support;
     std::string text = "#include \"cuda_builtins.h\"\n#line 1 \"" + program.name + "\"\n" +
@@ -91,7 +91,7 @@ bool build(Program& program) {
     return !program.binary.empty();
 }
 
-/// The shared object; empty where the text does not compile, and the log says why.
+/// The shared object; empty if the text does not compile, with the reason in the log.
 std::string compile(Program& program, const std::string& text, const std::string& options) {
     static int count = 0;
     const fs::path base =
@@ -124,7 +124,7 @@ int give(const std::string& text, char* target) {
 extern "C" {
 
 int nvrtcVersion(int* major, int* minor) {
-    // The emulated headers are part of what is compiled, so of the key of the cache.
+    // The emulated headers are part of what is compiled, and therefore of the cache key.
     std::string text;
     const fs::path headers = fs::path(TW_SOURCE_FOLDER) / "tests/cuda/emulator";
     std::set<fs::path> files;

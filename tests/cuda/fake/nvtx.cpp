@@ -1,4 +1,4 @@
-// A stand-in for a profiler of NVIDIA: notes the ranges of the process that opens it.
+// A stand-in for NVIDIA's profilers: records the ranges of the process that loads it.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ extern "C" int InitializeInjectionNvtx2(const void* (*export_table)(std::uint32_
     Function** table = nullptr;
     unsigned size = 0;
     if (callbacks == nullptr || callbacks->size < sizeof(CallbackTable)) return 0;
-    // What CUPTI asks for, which refuses a process that lacks one of these or has a shorter one.
+    // The tables that CUPTI requires; it refuses a process in which one is missing or too short.
     constexpr std::array<std::array<unsigned, 2>, 5> kModules = {
         {{1, 16}, {5, 16}, {6, 7}, {2, 9}, {4, 7}}};
     for (const auto& [module, functions] : kModules) {
@@ -51,7 +51,7 @@ extern "C" int InitializeInjectionNvtx2(const void* (*export_table)(std::uint32_
     return callbacks->module_table(7, &table, &size) == 0 ? 1 : 0;
 }
 
-/// "[kernel_a][kernel_b]" since the last call.
+/// The ranges since the last call, as "[kernel_a][kernel_b]".
 extern "C" const char* tw_fake_nvtx_ranges() {
     static std::string taken;
     taken = ranges();

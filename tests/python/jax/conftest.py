@@ -1,6 +1,6 @@
-"""Eight host devices for the tests of sharding; without JAX there is nothing to test.
+"""Eight host devices for the tests of sharding; skips everything without JAX.
 
-JAX_PLATFORMS=cuda runs them on the GPUs that there are.
+JAX_PLATFORMS=cuda runs them on the available GPUs.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for what tests share
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for helpers shared by tests
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -34,6 +34,6 @@ def on_cpu():
 
 @pytest.fixture
 def x64():
-    """Sixty-four bit types for one test."""
+    """Enables 64-bit types for one test."""
     with jax.enable_x64(True):
         yield

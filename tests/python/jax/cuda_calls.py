@@ -1,4 +1,4 @@
-"""What calls on a GPU must do, as functions `check_*`: test_cuda.py runs them on a GPU, and
+"""Checks of calls on a GPU, as functions `check_*`: test_cuda.py runs them on a GPU, and
 fake_gpu.py on the stand-in for one."""
 
 import pathlib
@@ -16,7 +16,7 @@ import tilewright.jax as twj
 
 sys.path.insert(0, str(pathlib.Path(__file__, "../../../../examples/custom_op").resolve()))
 
-STAND_IN = None  # what fake_gpu.install gave
+STAND_IN = None  # result of fake_gpu.install
 Q, K, V = (normal(i, (1, 2, 20, 16)) for i in range(3))
 SLOPES = jnp.asarray([0.5, 0.25])
 DOCUMENTS = jnp.asarray(np.arange(20) // 7, jnp.int32)
@@ -230,7 +230,7 @@ def check_errors_carry_our_text():
 
 
 def check_a_loop_of_calls():
-    """As a decode loop: many calls in one program, which a GPU records in command buffers."""
+    """Like a decode loop: many calls in one program, which a GPU records in command buffers."""
 
     def step(q, _):
         out = twj.flex_attention(q, K, V, alibi(SLOPES), causal=True)
@@ -305,7 +305,7 @@ def check_every_device_has_its_own_state():
 
 
 def check_recording():
-    """The stand-in's command buffers: the first run is not recorded, the next are."""
+    """The stand-in's command buffers: the first run is not recorded, later ones are."""
     if STAND_IN is None:
         return
     run = jax.jit(lambda q: twj.flex_attention(q, K, V, alibi(SLOPES), causal=True))
@@ -320,7 +320,7 @@ def check_recording():
             np.testing.assert_array_equal(norm(w), want[1])
     finally:
         STAND_IN.fake_gpu_record(0)
-    assert STAND_IN.fake_gpu_scratch() == before  # that memory would be another's by then
+    assert STAND_IN.fake_gpu_scratch() == before  # that memory would be reused by then
 
 
 CHECKS = {name: check for name, check in globals().items() if name.startswith("check_")}

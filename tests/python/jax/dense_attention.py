@@ -8,7 +8,7 @@ import numpy as np
 
 
 def over_pairs(mod, batch, heads, queries, keys, score=None):
-    """A mod on every pair: (batch, heads, queries, keys)."""
+    """A mod evaluated on every pair: (batch, heads, queries, keys)."""
     index = [jnp.arange(n, dtype=jnp.int32) for n in (batch, heads, queries, keys)]
     lead = () if score is None else (0,)
     for axis in reversed(range(4)):
@@ -17,7 +17,7 @@ def over_pairs(mod, batch, heads, queries, keys, score=None):
 
 
 def attention(query, key, value, score_mod=None, mask_mod=None, scale=None, sinks=None):
-    """(out, lse, max_scores), BHSD; a row without a key gives 0 and -inf."""
+    """(out, lse, max_scores), BHSD; a fully masked row gives 0 and -inf."""
     group = query.shape[1] // key.shape[1]
     wide = jnp.promote_types(query.dtype, jnp.float32)
     q, k, v = (x.astype(wide) for x in (query, key, value))
@@ -43,7 +43,7 @@ def attention(query, key, value, score_mod=None, mask_mod=None, scale=None, sink
 
 
 def close(have, want, units=64):
-    """Within some units in the last place, relative to the largest value; -inf where -inf."""
+    """Asserts equality within some units in the last place of the largest value, and of -inf."""
     assert have.shape == want.shape
     assert have.dtype == want.dtype
     unit = float(jnp.finfo(want.dtype).eps)

@@ -89,7 +89,7 @@ XLA_FFI_Error* take_memory(XLA_FFI_DeviceMemory_Free_Args* args) {
     return nullptr;
 }
 
-/// The buffers of a call, on the GPU; one host buffer has one place there.
+/// The buffers of a call on the GPU; each host buffer is copied once.
 class Buffers {
   public:
     ~Buffers() {
@@ -121,7 +121,7 @@ class Buffers {
 };
 
 XLA_FFI_Error* call(XLA_FFI_Handler* handler, XLA_FFI_CallFrame* given) {
-    if (given->extension_start != nullptr) {  // a question about the handler
+    if (given->extension_start != nullptr) {  // a query about the handler
         XLA_FFI_Error* const error = handler(given);
         auto* const extension =
             reinterpret_cast<XLA_FFI_Metadata_Extension*>(given->extension_start);
@@ -188,7 +188,7 @@ void* fake_gpu_handler(void* handler) {
     return reinterpret_cast<void*>(runner(used++, std::make_integer_sequence<int, kSlots>()));
 }
 
-/// Whether the work of calls is recorded in a graph, which is then launched.
+/// Sets whether the work of calls is recorded in a graph, which is then launched.
 void fake_gpu_record(int on) {
     recording = on;
 }

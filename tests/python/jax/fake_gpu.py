@@ -1,5 +1,5 @@
-"""CUDA handlers under JAX's CPU client, on the stand-in GPU of tests/cuda/fake: as a program, all
-checks of cuda_calls.py. Its LD_LIBRARY_PATH finds the stand-in driver.
+"""CUDA handlers under JAX's CPU client, on the stand-in GPU of tests/cuda/fake. Run as a program,
+it does all checks of cuda_calls.py; LD_LIBRARY_PATH has to find the stand-in driver.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ FOLDER = pathlib.Path(__file__).parents[3] / "build" / "tests" / "cuda" / "fake"
 
 
 def install():
-    """Registers CUDA handlers as those of the CPU; gives the library that runs them."""
+    """Registers CUDA handlers as the CPU's; returns the library that runs them."""
     with tempfile.TemporaryDirectory() as folder:
         library = pathlib.Path(folder) / "fake_gpu.so"
         source = pathlib.Path(__file__).with_name("fake_gpu.cpp")
@@ -41,13 +41,13 @@ def install():
 
 def main():
     library = install()
-    import cuda_calls  # imports tilewright.jax, whose handlers are to be replaced by now
+    import cuda_calls  # imports tilewright.jax, whose handlers must be replaced by now
 
     cuda_calls.STAND_IN = library
     for name, check in cuda_calls.CHECKS.items():
         check()
         print(name, flush=True)
-    # Once more as a process with a GPU would trace them: what is known then is part of the call.
+    # Again as a process with a GPU would trace them: known values become part of the call.
     jax.default_backend = lambda: "gpu"
     for name in ("masks_known_and_traced", "seeds_known_and_traced", "packed_sequences"):
         cuda_calls.CHECKS[f"check_{name}"]()

@@ -1,4 +1,4 @@
-"""What the tests of Pallas kernels share: shapes, random arrays, comparisons, a kernel of one tile."""
+"""Shared by the tests of Pallas kernels: shapes, random arrays, comparisons, a one-tile kernel."""
 
 import jax
 import jax.numpy as jnp

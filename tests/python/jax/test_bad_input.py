@@ -1,4 +1,4 @@
-"""What does not fit is refused by name, when a call is traced where that can be known."""
+"""Bad input is refused by name, at tracing if it can be known then."""
 
 import jax
 import jax.numpy as jnp
@@ -183,7 +183,7 @@ def test_forward_mode_is_refused(derivative):
     for name, operation in operations.items():
         with pytest.raises(NotImplementedError, match=rf"\[{name}\] .* forward mode was asked for"):
             derivative(operation)(Q)
-    # Inside of jit it may be JAX that notices, in its own words.
+    # Inside of jit JAX may refuse first, with its own text.
     with pytest.raises((TypeError, NotImplementedError), match="forward.mode"):
         jax.jit(derivative(operations["flex_attention"]))(Q)
 

@@ -1,4 +1,4 @@
-"""CUDA kernels of users as JAX ops, by their functions for the CPU; attributes of ops."""
+"""Users' CUDA kernels as JAX ops, run by their CPU functions; attributes of ops."""
 
 import functools
 

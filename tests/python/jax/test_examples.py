@@ -1,4 +1,4 @@
-"""The programs of examples/jax on attention and norms run to their end, their checks included."""
+"""The programs of examples/jax on attention and norms run to the end, with their own checks."""
 
 import pathlib
 import runpy

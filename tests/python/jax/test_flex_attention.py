@@ -22,7 +22,7 @@ def inputs(shape=(2, 3, 65, 16), kv_heads=None, kv_length=None, dtype=jnp.float3
 
 
 def total(out, lse):
-    """A number that depends on every result, with lse -inf left out."""
+    """A number that depends on every result except lse of -inf."""
     lse = jnp.where(jnp.isneginf(lse), 0, lse)
     return jnp.sin(out.astype(lse.dtype)).sum() + jnp.cos(lse).sum()
 
@@ -45,7 +45,7 @@ def test_plain_with_grouped_heads_and_other_lengths(dtype):
 
 
 def test_a_forward_announces_the_backward_that_follows():
-    # On GPUs its kernels compile meanwhile, where the forward's attributes tell which they are.
+    # On GPUs its kernels compile meanwhile, if the forward pass's attributes determine them.
     q, k, v = inputs()
     slopes = jnp.arange(3.0)
 
@@ -74,7 +74,7 @@ def test_a_forward_announces_the_backward_that_follows():
 
 
 def loss(run):
-    """A loss by query, key, value and two captured arrays; `run` has flex_attention's arguments."""
+    """A loss of query, key, value and two captures; `run` takes flex_attention's arguments."""
 
     def call(q, k, v, table, slopes, documents):
         def score(s, b, h, i, j):
@@ -111,7 +111,7 @@ def test_captured_arrays_have_gradients():
     close(value, wanted()[0])
     for have, want in zip(gradients, wanted()[1], strict=True):
         close(have, want)
-    eager = jax.grad(ours, WHICH)(*problem())  # without jit the same
+    eager = jax.grad(ours, WHICH)(*problem())  # the same without jit
     for have, want in zip(eager, gradients, strict=True):
         close(have, want, 1)
 
@@ -357,7 +357,7 @@ def test_keys_past_their_length_do_not_exist():
 
 
 def test_rows_of_large_scores_have_gradients():
-    """In calls that repeat a recording, whatever the rows of the recorded one were."""
+    """Also in calls that repeat a recording, whatever the rows in the recorded call were."""
     x = jnp.ones((1, 1, 8, 4))
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""What mods may hold: every primitive that jnp gives rise to, the libraries, and named refusals."""
+"""What mods may contain: every primitive that jnp produces, the libraries, and named refusals."""
 
 import jax
 import jax.numpy as jnp
@@ -154,7 +154,7 @@ SHAPE = (2, 3, 9, 9)
 
 @pytest.mark.parametrize("name", SCORES)
 def test_scores(name):
-    """The mod's text, evaluated by the library pair by pair, against jnp."""
+    """The mod's text, evaluated pair by pair by the library, against jnp."""
     mod = SCORES[name]
     scores = normal(5, SHAPE)
     want = over_pairs(mod if name != "library" else library_in_jnp, *SHAPE, scores)
@@ -176,7 +176,7 @@ def library_in_jnp(s, b, h, i, j):
 
 
 def evaluate(mod, scores):
-    """The traced mod on these scores, in NumPy: attention with one key at a time gives them back."""
+    """The traced mod on these scores, in NumPy: lse of attention with one key at a time."""
     traced = _mods.trace("test", "score_mod", mod, False, _functions.Sizes(*SHAPE))
     arrays = [np.asarray(x) for x in traced.arrays]
     batch, heads, queries, keys = SHAPE
@@ -189,7 +189,7 @@ def evaluate(mod, scores):
     result = np.empty(SHAPE, np.float32)
     one_hot = np.broadcast_to(np.eye(keys, dtype=np.float32), (batch, heads, keys, keys)).copy()
     for key in range(keys):
-        # Every other key is masked away, so that lse is the score of this one.
+        # All other keys are masked, so that lse is the score of this one.
         only = core.BlockMask.from_dense(
             tw._arrays.to_tensor(
                 "test", "mask", np.broadcast_to(np.arange(keys) == key, SHAPE).copy()
@@ -203,7 +203,7 @@ def evaluate(mod, scores):
 
 
 def test_every_primitive_with_a_rule_is_tested():
-    """The cases above hold what the translator knows, so that nothing of it goes untested."""
+    """The cases above include all primitives that the translator supports."""
     from tilewright.jax._jaxpr.mods.translate import ModWalker
     from tilewright.jax._jaxpr.walker import Walker
 
@@ -233,7 +233,7 @@ def test_every_primitive_with_a_rule_is_tested():
     }
     rare = {"rev", "transpose", "cumprod", "cummax", "cummin", "argmin", "reduce_and", "reduce_or"}
     rare |= {"where", "floor_divide", "shift_right_logical", "remainder", "clamp"}
-    rare.add("dim_as_value")  # of exports of symbolic shapes
+    rare.add("dim_as_value")  # in exports with symbolic shapes
     assert set(ModWalker.rules) - set(Walker.rules) - seen <= other_versions | rare
 
 
@@ -241,10 +241,10 @@ def _has_equations(value):
     return hasattr(getattr(value, "jaxpr", value), "eqns")
 
 
-# The two that JAX has no gradient of as they stand: a while loop, and a library mod's constants.
+# JAX cannot differentiate two of them as they are: a while loop, and a library mod's constants.
 @pytest.mark.parametrize("name", sorted(SCORES.keys() - {"while", "library"}))
 def test_gradients_agree_with_jax(name):
-    """Ours are derived from the tile IR, not by JAX."""
+    """Our gradients are derived from the tile IR, not by JAX."""
     q, k, v = (normal(i, (2, 3, 9, 4)) for i in range(3))
     globals_before = dict(TABLE=TABLE, FLAT=FLAT, CUBE=CUBE)
 

@@ -19,7 +19,7 @@ DTYPES = [jnp.float64, jnp.float32, jnp.float16, jnp.bfloat16]
 
 @functools.partial(jax.jit, static_argnames="layer")
 def reference(x, weight=None, bias=None, eps=1e-5, residual=None, layer=False):
-    """In float64 where that is on."""
+    """The definition, in float64 if that is enabled."""
     wide = jnp.promote_types(jnp.float32, jax.dtypes.canonicalize_dtype(jnp.float64))
     out = x.dtype if weight is None else weight.dtype
     x = x.astype(wide) + (0 if residual is None else residual.astype(wide))
@@ -33,8 +33,8 @@ def reference(x, weight=None, bias=None, eps=1e-5, residual=None, layer=False):
 
 
 def close(have, want, units=8, *through):
-    """Within some units in the last place of the largest value; the coarsest of the result's dtype
-    and of those that values went `through` counts."""
+    """Asserts equality within some units in the last place of the largest value, in the coarsest of
+    the result's dtype and those that values went `through`."""
     assert have.shape == want.shape
     assert have.dtype == want.dtype
     unit = max(float(jnp.finfo(dtype).eps) for dtype in (want.dtype, *through))
@@ -48,7 +48,7 @@ def normal(seed, shape, dtype=jnp.float32):
 
 
 def gradients(norm, dy):
-    """Of <norm, dy> by x and the weight."""
+    """Gradients of <norm, dy> with respect to x and the weight."""
     return jax.grad(lambda x, w: jnp.vdot(norm(x, w).astype(dy.dtype), dy).astype(dy.dtype), (0, 1))
 
 
@@ -107,8 +107,8 @@ def test_vmap_of_values_and_of_gradients():
 @pytest.mark.skipif(jax.device_count() == 1, reason="NOT RUN: needs several devices")
 @pytest.mark.parametrize("manual", [False, True])
 def test_batch_over_devices(manual):
-    """Nothing is gathered, and the gradient of the weight is summed once; eight devices of the host,
-    or as many GPUs as there are."""
+    """Nothing is gathered, and the weight's gradient is summed once; on eight host devices or all
+    GPUs."""
     x, weight = normal(0, (16, 32, 64)), normal(1, (32, 64), jnp.bfloat16)
     dy = normal(2, (64,))
 
@@ -152,7 +152,7 @@ def test_shapes_that_do_not_fit(arguments, message):
         twj.rms_norm(x, weight)
 
 
-def test_other_misuse():
+def test_bad_arguments_name_themselves():
     x = jnp.ones((2, 3))
     with pytest.raises(TypeError, match="expected x of float32, .* but got int32"):
         twj.rms_norm(jnp.ones(3, jnp.int32))

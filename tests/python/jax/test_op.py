@@ -141,7 +141,7 @@ def test_sharding_and_sums_over_shards(eight_devices):
     assert text.count(" all-reduce(") == 1
     near(call(x, s), (x * s, (x * s).sum(0)))
 
-    # Without a rule, or with a sum that is not listed, the op runs on the whole arrays.
+    # Without a rule, or with a reduction that is not listed, the op runs on whole arrays.
     for other in (None, "b n, n -> b n, n"):
         unsplit = jax.jit(
             twj.op(scaled, sharding_rule=other),
@@ -195,7 +195,7 @@ def test_gradients_of_replicated_inputs_under_shard_map(eight_devices, pair):
     want = x * s, dy * s, (dy * x).sum(0)
     near(shards(Spec(("a", "b")))(x, s, dy), want)
     near(shards(Spec("b"))(x, s, dy), want)
-    # What varies over one axis is summed over the other one alone.
+    # What varies over one axis is only summed over the other one.
     stacked = jnp.concatenate([s, 2 * s])
     y, dx, ds = shards(Spec(("a", "b")), Spec("a"))(x, stacked, dy)
     near(y, jnp.concatenate([x[:8] * s, x[8:] * 2 * s]))

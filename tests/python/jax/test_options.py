@@ -1,4 +1,4 @@
-"""What flex_attention and mha do with options, sizes and scales that are traced or symbolic."""
+"""flex_attention and mha with options, and with sizes and scales that are traced or symbolic."""
 
 import pathlib
 import pickle

@@ -1,4 +1,4 @@
-"""Kernels written with pl.*: grids, block specs, Refs, and the forms in which they may be called."""
+"""Kernels written with pl.*: grids, block specs, Refs, and the ways of calling them."""
 
 import functools
 
@@ -246,7 +246,7 @@ def test_an_aliased_input_is_updated_in_place():
 
     x = jnp.arange(4.0)
     equal(twj.pallas_call(kernel, shape(4), input_output_aliases={0: 0})(x), [0, 1, 10, 3])
-    equal(x, np.arange(4))  # without a donation the caller's array is a copy's source
+    equal(x, np.arange(4))  # without a donation the caller's array is copied first
 
 
 def test_a_grid_with_a_bound_known_at_run_time():
@@ -381,9 +381,9 @@ def test_atomics():
 
 @pytest.mark.parametrize("name", ["and", "or", "xor"])
 def test_atomics_of_bits(name):
-    """Many programs, and several lanes of one, meet at each element."""
+    """Many programs, and several lanes of each, update each element."""
     bits = jax.random.bits(jax.random.key(0), (8, 16), "uint32").view(jnp.int32)
-    places = jax.random.randint(jax.random.key(1), (8, 16), 0, 6)  # 5 lies outside
+    places = jax.random.randint(jax.random.key(1), (8, 16), 0, 6)  # 5 is out of bounds
 
     def kernel(bits_ref, places_ref, _, o_ref):
         apply = getattr(plgpu, f"atomic_{name}")

@@ -1,4 +1,4 @@
-"""The Pallas tutorial, and the road from a C++ file to an op, run to their end."""
+"""The Pallas tutorial, and the example from a C++ file to an op, run to the end."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What a Pallas kernel may compute, against JAX and NumPy: control flow, functions, shapes, dots."""
+"""Values of Pallas kernels against JAX and NumPy: control flow, functions, shapes, dots."""
 
 import math
 
@@ -109,7 +109,7 @@ def test_functions_of_narrow_floats_are_rounded_once(dtype):
     for name in ("tan", "sinh", "cosh", "arcsinh", "arctan", "cbrt"):
         want = getattr(np, name)(np.asarray(x, np.float64))
         have = np.asarray(tile(getattr(jnp, name), x), np.float64)
-        # Half an ulp, and a hair for f32's own error.
+        # Half an ulp, and a little for f32's own error.
         assert (
             np.abs(have - want) <= 0.51 * float(jnp.finfo(dtype).eps) * np.abs(want)
         ).all(), name
@@ -131,7 +131,7 @@ def test_erfc_and_exact_gelu():
     x = jnp.linspace(-6, 9, 256)
     want = np.array([math.erfc(v) for v in np.asarray(x, np.float64)])
     have = np.asarray(tile(lax.erfc, x), np.float64)
-    # exp(-x * x) turns the rounding of x * x, half an ulp of 81, into that share of the result.
+    # exp(-x * x) turns the rounding error of x * x, half an ulp of 81, into a relative error.
     assert np.abs(have / want - 1).max() <= 81 * 2**-24 + 2**-20
     equal(tile(lax.erfc, jnp.array([jnp.inf, -jnp.inf, jnp.nan, 0.0])), [0, 2, np.nan, 1])
     near(tile(lambda v: jax.nn.gelu(v, approximate=False), x), jax.nn.gelu(x, approximate=False))
@@ -268,7 +268,7 @@ def test_gathers_and_scatters_within_a_value():
         lambda v, w: v.at[:, 0].set(v[:, 1]).at[:, 2:].set(v[:, 1:-1]),
         lambda v, w: v.at[1:3].add(1.0),
         lambda v, w: jax.vmap(lambda row, k: row.at[k].add(2.0))(v, w[:, 0]),
-        # What lies outside is filled, or dropped.
+        # Elements out of bounds are filled, or dropped.
         lambda v, w: v.at[w[0] + 2, w[1]].get(mode="fill", fill_value=7.0),
         lambda v, w: v.at[w[0] + 2, w[1] + 2].set(3.0, mode="drop"),
         lambda v, w: lax.pad(v, 9.0, ((1, -1, 2), (-1, 2, 1))),

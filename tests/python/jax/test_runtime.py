@@ -1,4 +1,4 @@
-"""Around the calls: compiled ahead of time, exported, cached; errors that only values show."""
+"""Calls compiled ahead of time, exported and cached; errors that only values reveal."""
 
 import concurrent.futures
 import subprocess
@@ -35,7 +35,7 @@ def test_ahead_of_time():
 
 
 def test_calls_repeat_on_other_arrays():
-    """A call runs what the first one with its shapes launched, whatever arrays it gets."""
+    """A call repeats what the first one with its shapes launched, on its own arrays."""
 
     def everything(q, k, v, slopes, w):
         out, lse = twj.flex_attention(
@@ -90,7 +90,7 @@ np.save(sys.argv[3], exported.call(arrays["q"], arrays["slopes"])[1])
 
 
 def test_exported_programs_run_in_another_process(tmp_path):
-    pytest.importorskip("flatbuffers")  # which jax.export writes with
+    pytest.importorskip("flatbuffers")  # used by jax.export
     allowed = [
         jax.export.DisabledSafetyCheck.custom_call(name)
         for name in ("tilewright_attention", "tilewright_attention_backward")
@@ -135,7 +135,7 @@ def test_errors_that_only_values_show():
         Exception, match="INVALID_ARGUMENT: .attention. expected cu_seqlens never to"
     ):
         jax.jit(lambda c: twj.flex_attention(Q, K, V, cu_seqlens=c))(starts).block_until_ready()
-    close(attend(Q, SLOPES), attend(Q, SLOPES), 1)  # the process goes on
+    close(attend(Q, SLOPES), attend(Q, SLOPES), 1)  # the process still works
 
 
 def test_forward_mode_and_second_derivatives_are_refused_by_name():

@@ -59,7 +59,7 @@ def test_batch_and_heads_are_split_without_collectives(kv_heads):
 
 
 def test_mods_see_global_batches_and_heads():
-    """And gradients of captured arrays are summed, once."""
+    """Gradients of captured arrays are summed once."""
 
     def loss(f):
         return lambda q, k, v, s: jnp.sin(f(q, k, v, score(s), mask)).sum()
@@ -97,7 +97,7 @@ def test_shard_map_sees_local_ones():
     for a, b in zip(loss(local)(q, k, v, table), loss(reference)(q, k, v, table), strict=True):
         close(a, b)
     compiled = loss(local).lower(q, k, v, table).compile()
-    assert collectives(compiled) == ["all-reduce"]  # of the table's gradient
+    assert collectives(compiled) == ["all-reduce"]  # for the table's gradient
 
 
 def test_what_cannot_be_split():
@@ -125,7 +125,7 @@ def test_the_warning_names_the_array():
 
 
 def test_arrays_of_examples_are_split_with_the_batch():
-    """Document ids and biases of each example stay where their example is."""
+    """Document ids and biases of each example stay with their example."""
     bias = normal(5, (16, 4, 16))  # (key, batch, query): the batch in the middle
 
     def loss(f):
@@ -146,7 +146,7 @@ def test_arrays_of_examples_are_split_with_the_batch():
     specs = [Spec("x", "y")] * 3 + [Spec("x"), Spec(), Spec(None, "x")]
     placed = [put(x, *spec) for x, spec in zip(arrays, specs, strict=True)]
     compiled = ours.lower(*placed).compile()
-    # Gradients of what several devices hold are summed; nothing is gathered.
+    # Gradients of arrays that several devices hold are summed; nothing is gathered.
     assert set(collectives(compiled)) == {"all-reduce"}
     have, want = compiled(*placed), theirs(*arrays)
     assert have[4].sharding.is_equivalent_to(placed[5].sharding, 3)
@@ -165,7 +165,7 @@ def test_arrays_longer_than_the_batch_are_whole():
 
 
 def test_dropout_beside_arrays_of_examples():
-    """The host counts from the first shard there, and the arrays are whole."""
+    """With dropout the host counts from the first shard, and the arrays are whole."""
     q, k, v = inputs()
 
     def attend(q, ids):
@@ -176,7 +176,7 @@ def test_dropout_beside_arrays_of_examples():
 
 
 def rounded(x):
-    """As x, with a derivative of the user's own."""
+    """Returns x, with a user-defined derivative."""
 
     @jax.custom_vjp
     def f(x):
@@ -215,7 +215,7 @@ def test_shards_count_from_the_first(case, kind):
 
 
 def test_explicit_axes():
-    """Meshes whose axes are part of types: jax.make_mesh's default."""
+    """Meshes with axes that are part of types, jax.make_mesh's default."""
     explicit = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
 
     def placed(x, *axes):

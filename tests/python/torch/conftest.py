@@ -1,11 +1,11 @@
-"""Without PyTorch there is nothing to test; Dynamo starts afresh for every test."""
+"""Skips everything without PyTorch; resets Dynamo for every test."""
 
 import pathlib
 import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for what tests share
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for helpers shared by tests
 
 torch = pytest.importorskip("torch")
 

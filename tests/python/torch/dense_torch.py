@@ -6,7 +6,7 @@ from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
 
 def over_pairs(mod, batch, heads, queries, keys, score=None):
-    """A mod on every pair: (batch, heads, queries, keys)."""
+    """A mod evaluated on every pair: (batch, heads, queries, keys)."""
     index = [torch.arange(n) for n in (batch, heads, queries, keys)]
     prefix = () if score is None else (0,)
     mapped = _vmap_for_bhqkv(mod, prefix=prefix)
@@ -16,7 +16,7 @@ def over_pairs(mod, batch, heads, queries, keys, score=None):
 
 
 def attention(query, key, value, score_mod=None, mask=None, scale=None, sinks=None):
-    """(out, lse, max_scores), BHSD; a row without a key gives 0 and -inf.
+    """(out, lse, max_scores), BHSD; a fully masked row gives 0 and -inf.
 
     mask: a mask mod or a bool tensor that broadcasts to (B, H, L, S).
     """
@@ -45,7 +45,7 @@ def attention(query, key, value, score_mod=None, mask=None, scale=None, sinks=No
 
 
 def close(have, want, tolerance=1e-12):
-    """Equal but for rounding, relative to the largest value; -inf where -inf."""
+    """Asserts equality up to rounding, relative to the largest value; -inf must match."""
     assert have.shape == want.shape
     have, want = have.detach().double(), want.detach().double()
     assert torch.equal(have.isneginf(), want.isneginf())
@@ -61,7 +61,7 @@ def normal(*shape, dtype=torch.float64, grad=True):
 
 
 def gradients(outputs, inputs, seed=1):
-    """Of the sum of the outputs with random weights."""
+    """Gradients of the sum of the outputs with random weights."""
     generator = torch.Generator().manual_seed(seed)
     total = sum(
         (

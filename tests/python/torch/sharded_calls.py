@@ -1,4 +1,5 @@
-"""Run on every rank by test_sharded.py: DTensors and data parallel modules against the whole, forward and backward."""
+"""Run on every rank by test_sharded.py: DTensors and data-parallel modules against unsharded ones,
+forward and backward."""
 
 import dataclasses
 import sys
@@ -81,7 +82,7 @@ def main():
 
 
 def compiled_regions(mesh, inputs, cases, captured):
-    """DTensors as inputs of compiled functions. (Dynamo mixes no plain captures with them in mods.)"""
+    """DTensors as inputs of compiled functions. (Dynamo cannot mix plain captures with them.)"""
     for name in ("plain", "data"):
         sinks = captured[1]
         options = {**cases[name](*captured), "enable_gqa": True}
@@ -115,7 +116,7 @@ class Block(torch.nn.Module):
 
 
 def data_parallel():
-    """Every rank has a part of the batch; its hooks average the gradients, slopes' among them."""
+    """Every rank has a part of the batch; hooks average the gradients, including the slopes'."""
     torch.manual_seed(2)
     single = Block()
     x = torch.randn(8, 12, 16, dtype=torch.float64)
@@ -140,7 +141,7 @@ def counted_mean(calls, bucket):
 
 
 def operators(mesh, inputs):
-    """DTensors given to the operator itself, as exported graphs do it."""
+    """DTensors passed to the operator itself, as in exported graphs."""
     from tilewright.torch import _sharded, _sites
 
     _sharded.register()

@@ -8,7 +8,7 @@ import tilewright.torch as twt
 
 
 def check(query, key, value, *, captured=(), expected=None, tolerance=1e-12, **options):
-    """Out, lse, max_scores and all gradients against the definition."""
+    """Checks out, lse, max_scores and all gradients against the definition."""
     expected = expected or {}
     out, aux = twt.flex_attention(
         *(query, key, value), return_aux=twt.AuxRequest(lse=True, max_scores=True), **options
@@ -88,7 +88,7 @@ def test_dtypes(dtype, tolerance):
         dense.close(x, y, 2 * tolerance)
 
 
-def test_scale():
+def test_any_scale_is_taken():
     tensors = [dense.normal(1, 2, 10, 4) for _ in range(3)]
     check(*tensors, scale=0.3, expected={"scale": 0.3})
     check(*tensors, scale=0, expected={"scale": 0})
@@ -121,7 +121,7 @@ def test_rows_without_keys():
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5, 3), (2, 2, 0, 3), (2, 2, 5, 0)])
-def test_nothing(shape):
+def test_no_queries_or_no_keys(shape):
     batch, heads, queries, keys = shape
     query = dense.normal(batch, heads, queries, 4)
     key, value = dense.normal(batch, heads, keys, 4), dense.normal(batch, heads, keys, 4)
@@ -310,7 +310,7 @@ def test_only_wanted_gradients_are_computed(monkeypatch, wanted, custom):
 
 
 def test_rows_of_large_scores_have_gradients():
-    """In calls that repeat a recording, whatever the rows of the recorded one were."""
+    """Also in calls that repeat a recording, whatever the rows in the recorded call were."""
     x = torch.ones(1, 1, 8, 4)
     most = torch.tensor(0.0)
 

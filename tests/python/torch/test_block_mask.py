@@ -55,7 +55,7 @@ def same(theirs, ours):
             assert a.dtype == b.dtype
             assert torch.equal(a, b), name
     assert torch.equal(theirs.to_dense(), ours.to_dense())
-    if NEW:  # older versions count sparsity in pairs, and give less than nothing
+    if NEW:  # older versions count sparsity in pairs, and may return negative values
         assert theirs.sparsity() == pytest.approx(ours.sparsity())
         assert str(theirs) == str(ours)
         assert repr(theirs) == repr(ours)
@@ -104,7 +104,7 @@ INDICES = {
 
 
 @pytest.mark.parametrize("name", INDICES)
-def test_parts(name):
+def test_sliced_masks_agree_with_torch(name):
     theirs, ours = (mask[INDICES[name]] for mask in pair())
     if NEW or "row" not in name:  # older versions keep the length of all rows
         same(theirs, ours)
@@ -117,7 +117,7 @@ def test_too_many_indices():
     _, ours = pair()
     with pytest.raises(IndexError, match="supports batch, head, and Q-block dimensions"):
         ours[0, 0, 0, 0, 0]
-    rows = ours[:, :, -40:, :]  # of queries, as of a dense mask
+    rows = ours[:, :, -40:, :]  # single queries, as for a dense mask
     assert rows.shape == (2, 3, 40, 257)
     assert torch.equal(rows.elements(), ours.elements()[:, :, -40:])
     with pytest.raises(IndexError, match="step 1"):
@@ -195,7 +195,7 @@ def test_lists_as_given():
     wanted = flex.create_mask(causal, 1, 1, 30, 32, device="cpu")
     wanted[..., 16:30, :16] = False
     assert torch.equal(ours.elements(), wanted)
-    # Written lists are read again.
+    # Lists that are written to are read again.
     indices[0, 0, 1, 0] = 0
     wanted[..., 16:30, :] = False
     wanted[..., 16:30, :16] = True
@@ -203,7 +203,7 @@ def test_lists_as_given():
 
 
 def test_one_list_for_many_heads():
-    """Where mask_mod tells heads apart, lists for one head serve each of them."""
+    """Lists for one head apply to every head, even if mask_mod tells heads apart."""
     table = torch.tensor([3, 9])
 
     def mod(b, h, q, kv):

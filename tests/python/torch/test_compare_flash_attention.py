@@ -1,4 +1,4 @@
-"""bench/compare_flash_attention.py: its own calls are what its reference says."""
+"""bench/compare_flash_attention.py: our calls agree with its reference."""
 
 import importlib.util
 import pathlib
@@ -14,7 +14,7 @@ TOOL = pathlib.Path(__file__).parents[3] / "bench" / "compare_flash_attention.py
 def tool():
     spec = importlib.util.spec_from_file_location("compare_flash_attention", TOOL)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
@@ -41,7 +41,7 @@ def test_calls_are_those_of_the_reference(tool, options):
     gradients = torch.autograd.grad(out, inputs, grad)
     want = tool.reference(case, q[0, :2], k[0, 0], v[0, 0], grad[0, :2])
     got = out[0, :2], gradients[0][0, :2], gradients[1][0, 0], gradients[2][0, 0]
-    tolerance = 5e-3 if "softcap" in options else 1e-5  # an approximate tanh
+    tolerance = 5e-3 if "softcap" in options else 1e-5  # an approximate tanh is used
     for mine, theirs in zip(got, want, strict=True):
         assert tool.relative(mine, theirs) < tolerance
 

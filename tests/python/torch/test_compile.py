@@ -54,7 +54,7 @@ def test_library_mods(backend):
     slopes, ids = dense.normal(4, dtype=torch.float32), torch.arange(32) // 9
     alibi, softcap = twt.scores.alibi(slopes), twt.scores.softcap(2)
     mask = twt.masks.causal() & twt.masks.document(ids)
-    others = ~mask  # made outside: Dynamo of torch 2.11 has no ~ of objects
+    others = ~mask  # made outside: Dynamo in torch 2.11 does not support ~ on objects
 
     def model(q, k, v):
         both = twt.flex_attention(q, k, v, alibi, mask_mod=mask)
@@ -104,7 +104,7 @@ def test_one_frame_for_many_lengths(backend):
             lambda b, h, i, j, n=length: (i >= j) & (j < (n // 2) * 2 - 1),
         )[0]
         same(compiled(query, key, value), want, [query, key, value])
-        # Dynamo hands the first one over twice, to make tensors of its numbers.
+        # Dynamo compiles the first one twice, to make tensors of its numbers.
         frames = frames or counter.frame_count
     assert counter.frame_count == frames
 
@@ -152,7 +152,7 @@ def test_masks_of_torch(backend):
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_lists_for_one_batch_and_head_serve_all(backend):
-    """Lists of one batch and head, and a mask_mod that tells batches and heads apart."""
+    """Lists for one batch and head, with a mask_mod that tells batches and heads apart."""
 
     def mask_mod(b, h, q, kv):
         return (q >= kv) & ((kv + q) % (b + h + 2) != 1)
@@ -170,7 +170,8 @@ def test_lists_for_one_batch_and_head_serve_all(backend):
 
 
 def test_words_of_masks_that_are_gone():
-    """An operator finds the mask of its words while it lives, and reads the words afterwards."""
+    """An operator finds a mask by its words while the mask lives, and reads the words
+    afterwards."""
     from tilewright.torch import _marker, _mask_words  # noqa: F401
 
     def mask_mod(b, h, q, kv):

@@ -1,4 +1,4 @@
-"""CUDA kernels of users as operators of PyTorch, by their functions for the CPU."""
+"""Users' CUDA kernels as PyTorch operators, run by their CPU functions."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def vjp(inputs, outputs, cotangents, *, factor):
 
 
 def scaled(**changes):
-    """y = factor * x * w and the sums of rows, of x (n, m) and w (m,)."""
+    """y = factor * x * w and its row sums, for x (n, m) and w (m,)."""
     options = {
         "inputs": ("x", "w"),
         "outputs": ("y", "total"),
@@ -201,6 +201,6 @@ def test_bad_input():
         f(x, w, mode="c")
     with pytest.raises(ValueError, match="since the kernel has no function for the CPU"):
         scaled(cpu=None)(x, w)
-    assert f(x.to("meta"), w.to("meta"))[0].is_meta  # shapes alone
+    assert f(x.to("meta"), w.to("meta"))[0].is_meta  # only shapes
     with pytest.raises(TypeError, match="expected a tw.cuda_kernel but got"):
         twt.op(lambda x: x)

@@ -64,7 +64,7 @@ def test_notebooks_show_masks():
 
 def test_library_functions_have_signatures():
     for library in (twt.masks, twt.scores):
-        for name in set(library.__all__) - {"compose"}:  # of any two functions
+        for name in set(library.__all__) - {"compose"}:  # which takes any two functions
             assert inspect.signature(getattr(library, name)).return_annotation == "Mod", name
     assert list(inspect.signature(twt.scores.compose).parameters) == ["outer", "inner"]
     assert list(inspect.signature(twt.masks.sliding_window).parameters) == ["w"]

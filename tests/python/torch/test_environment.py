@@ -23,7 +23,7 @@ def traced(function, is_mask=False):
 
 @pytest.fixture
 def recorded():
-    """How many recordings a test made since it was last asked."""
+    """How many recordings a test made since the last call."""
     _environment.clear()
     before = [_environment.counts["recorded"]]
 
@@ -82,7 +82,7 @@ def test_shapes_matter_where_the_function_reads_them(recorded):
     for n in (3, 4, 3, 4):
         table = torch.arange(float(n))
         text = traced(make(table)).text
-        assert f"constant {n}" in text or n == 4  # a remainder of 4 is a bitwise and
+        assert f"constant {n}" in text or n == 4  # a remainder by 4 is a bitwise and
     assert recorded() == 2
 
 
@@ -331,7 +331,7 @@ def test_threads_record_beside_each_other(recorded):
 
 
 def test_the_short_way_sees_what_a_snapshot_sees():
-    """Warm calls compare what the function reads place by place; every change must show."""
+    """Warm calls compare what the function reads place by place; every change must be noticed."""
     q = torch.zeros(1, 1, 1, 1, dtype=torch.float64)
     v = torch.ones(1, 1, 1, 1, dtype=torch.float64)
 
@@ -347,9 +347,9 @@ def test_the_short_way_sees_what_a_snapshot_sees():
 
     for _ in range(4):
         assert lse(score) == 15
-    a = torch.tensor([2.0], dtype=torch.float64)  # another tensor of the type
+    a = torch.tensor([2.0], dtype=torch.float64)  # another tensor of the same type
     assert lse(score) == 25
-    a = torch.tensor([3.0])  # of another dtype
+    a = torch.tensor([3.0])  # another dtype
     assert lse(score) == 35
     a = b  # the same one twice
     assert lse(score) == 25

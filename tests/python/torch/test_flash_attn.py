@@ -1,4 +1,4 @@
-"""flash-attn's functions, and the library as torch's flash attention, against the definition."""
+"""flash-attn's functions, and the library as an implementation of torch's flash attention."""
 
 import dense_torch as dense
 import pytest
@@ -93,7 +93,7 @@ def test_cache(paged):
         for page, x in zip(pages, caches, strict=True):
             page[table.long()] = x.unflatten(1, (3, 4))
         caches = pages
-        table[0, 2] = -1  # nobody looks there
+        table[0, 2] = -1  # never read
     out, lse = twt.flash_attn_with_kvcache(
         *(q, *caches), new_k, new_v, cache_seqlens=used, page_table=table, causal=True,
         window_size=(5, 0), return_softmax_lse=True,
@@ -127,7 +127,7 @@ def test_refusals():
 
 @pytest.fixture
 def implementation():
-    """The operators as on CUDA, on the CPU, where torch has none under these names."""
+    """Registers the CUDA operators for the CPU, where torch has none under these names."""
     handle = _flash_impl._activate("CPU")
     yield
     handle.remove()

@@ -1,4 +1,4 @@
-"""Kernels written in Python on tensors of PyTorch."""
+"""Kernels written in Python on PyTorch tensors."""
 
 import subprocess
 import sys

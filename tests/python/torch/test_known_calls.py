@@ -1,4 +1,4 @@
-"""Calls like earlier ones, which take no step in Python, and what tells calls apart."""
+"""Calls like earlier ones, which run no Python code, and what distinguishes calls."""
 
 import dense_torch as dense
 import pytest
@@ -25,7 +25,7 @@ def inputs():
 
 @pytest.fixture
 def steps(monkeypatch):
-    """How many calls looked for the recording of a mod in Python."""
+    """Counts calls that looked for the recording of a mod in Python."""
     taken = []
     original = _environment.traced
     monkeypatch.setattr(

@@ -13,14 +13,14 @@ BATCH, HEADS, QUERIES, KEYS = 2, 2, 19, 23
 
 
 class Captures:
-    """What a random mod reads, and the gradients that it wants."""
+    """The tensors that a random mod reads, some of which need gradients."""
 
     def __init__(self, dice):
         self.floats = [
             torch.randn(dice.choice([(3,), (2, 5), (2, 2, 7)]), dtype=torch.float64)
             for _ in range(3)
         ]
-        self.floats[0] = self.floats[0].bfloat16()  # read as it is, in wider arithmetic
+        self.floats[0] = self.floats[0].bfloat16()  # read as bfloat16, used in a wider dtype
         for tensor in self.floats:
             tensor.requires_grad_()
         self.integers = [torch.randint(-9, 9, (dice.randint(1, 9),)) for _ in range(2)]
@@ -30,8 +30,8 @@ class Captures:
 
 
 def integer(dice, captures, depth):
-    """Text of an expression of integers. Divisors are not zero, shifts are not negative, and
-    indices hold a position, since constants outside are errors."""
+    """Text of an integer expression. Divisors are not zero, shifts are not negative, and indices
+    depend on a position, since constants out of bounds are errors."""
     if depth == 0:
         return dice.choice(["b", "h", "q", "kv", str(dice.randint(-5, 5)), "n"])
     a, b = (integer(dice, captures, depth - 1) for _ in range(2))
@@ -76,9 +76,9 @@ def real(dice, captures, depth):
 
 
 def made(text, captures, is_mask, inside):
-    """The function of a text. `inside` clamps indices first, as torch does not."""
+    """The function of a text. `inside` clamps indices first, which torch does not do."""
 
-    def t(x):  # numbers that no position went into are tensors, too
+    def t(x):  # numbers that do not depend on positions are tensors, too
         return x if isinstance(x, torch.Tensor) else torch.tensor(x)
 
     def f(x):
@@ -109,7 +109,7 @@ def made(text, captures, is_mask, inside):
 
 
 def lists(dice, mask_mod):
-    """PyTorch's lists with a random choice of blocks, in random order."""
+    """PyTorch's lists with randomly chosen blocks, in random order."""
     size = (dice.choice([8, 16]), dice.choice([8, 16]))
     rows, columns = -(-QUERIES // size[0]), -(-KEYS // size[1])
     shape = (dice.choice([1, BATCH]), dice.choice([1, HEADS]), rows)

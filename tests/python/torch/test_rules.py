@@ -1,4 +1,4 @@
-"""Every operation that a mod may hold, against torch on every pair, with gradients."""
+"""Every operation that a mod may contain, against torch on every pair, with gradients."""
 
 import random
 
@@ -18,7 +18,7 @@ LAYER = torch.nn.Linear(6, 2, dtype=torch.float64).requires_grad_(False)
 CONJUGATE = torch.polar(torch.ones(13).double(), torch.linspace(0, 3, 13).double()).conj()
 NEGATIVE = CONJUGATE.imag
 
-# What a mod adds to its score; all finite, for scores of any size.
+# What a mod adds to its score; finite for scores of any size.
 SCORES = {
     "arithmetic": lambda s, b, h, q, kv: s * 2 + 3 - s / 4 + (1 - s) * -0.5 + 2 / (s * s + 1),
     "promotion": lambda s, b, h, q, kv: q / 3 + (q > kv) * 2 + s * (kv == 1) + 7 // (kv + 1),
@@ -142,7 +142,7 @@ def test_operations(name):
     query, key, value = (dense.normal(2, 4, n, 8) for n in (13, 11, 11))
     out = twt.flex_attention(query, key, value, mod)
     want, _, _ = dense.attention(query, key, value, mod)
-    # Positions divided by numbers are float32 in torch, and of the score's dtype here.
+    # Positions divided by numbers are float32 in torch, but have the score's dtype here.
     dense.close(out, want, 3e-6)
     have, want = (dense.gradients([x], [query, key, value]) for x in (out, want))
     for x, y in zip(have, want, strict=True):
@@ -150,7 +150,7 @@ def test_operations(name):
 
 
 def test_every_rule_is_met(monkeypatch):
-    """The cases above hold what the table of rules knows, so that nothing of it goes untested."""
+    """The cases above include every rule of the table."""
     met = set()
 
     class Watched(dict):
@@ -190,7 +190,7 @@ def test_every_rule_is_met(monkeypatch):
 
 # Rules that need no case: aliases that this version of torch does not dispatch to.
 UNUSED = {"aten::t", "aten::max", "aten::min", "aten::isposinf", "aten::bitwise_left_shift"}
-UNUSED |= {"aten::cbrt"}  # of prims alone
+UNUSED |= {"aten::cbrt"}  # only in prims
 
 
 class Tripled(torch.autograd.Function):
@@ -277,7 +277,7 @@ def test_custom_derivatives(name):
 
 
 def _dense_with_own_rules(query, key, value, mod):
-    """The definition, pair by pair: custom functions have no rule under vmap."""
+    """The definition, pair by pair: custom functions do not support vmap."""
     scores = torch.einsum("bhqd,bhkd->bhqk", query, key) * query.shape[-1] ** -0.5
     index = [torch.tensor(i) for i in range(20)]
     modified = torch.stack(

@@ -1,4 +1,4 @@
-"""install(), nested tensors, other names, threads, leaks, memory, import time."""
+"""install(), nested tensors, other entry points, threads, leaks, memory, import time."""
 
 import gc
 import os
@@ -48,7 +48,7 @@ def test_install(way):
 
 
 def test_install_gives_statistics_to_compiled_functions():
-    """PyTorch's own refuses max_scores on the CPU, and takes those of "FLASH" for natural ones."""
+    """PyTorch itself refuses max_scores on the CPU, and expects natural logarithms from "FLASH"."""
     query = torch.randn(1, 2, 16, 8)
     want = twt.flex_attention(query, query, query, return_aux=twt.AuxRequest(True, True))[1]
     for options in (None, {"BACKEND": "FLASH"}, {"FORCE_USE_FLEX_ATTENTION": True}):
@@ -87,7 +87,7 @@ def test_nested_tensors(lengths, causal_too):
     )
     out = twt.scaled_dot_product_attention(query, key, value, is_causal=causal_too)
     assert out.is_nested
-    assert out.shape == query.shape  # the ragged size is the same one
+    assert out.shape == query.shape  # the ragged size is the same object
     flat = [x for p in parts for x in p]
     want = [
         dense.attention(
@@ -304,7 +304,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_import_is_light():
-    """PyTorch's own module of flex_attention, and what it takes, are imported when first needed."""
+    """PyTorch's flex_attention module, and what it imports, are imported when first needed."""
     script = """
 import sys, torch
 before = set(sys.modules)

@@ -38,7 +38,7 @@ def test_keys_and_values_of_another_dtype(attend, low):
     key, value = key.to(low), value.to(low)
     want = twt.flex_attention(query, key.float(), value.float())
     torch.testing.assert_close(attend(query, key, value), want)
-    scale = torch.tensor([0.5, 2.0])  # of float8, in the score mod
+    scale = torch.tensor([0.5, 2.0])  # scales of float8, applied by the score mod
     narrow = attend(
         query.bfloat16(), key, value, score_mod=lambda s, b, h, q, kv: s * scale[h], return_lse=True
     )[0]
@@ -172,7 +172,7 @@ def test_lengths_are_not_specialised():
 
 def test_callable_objects_as_masks():
     class Mask:
-        __name__ = "wide_causal"  # torch 2.11 asks for one
+        __name__ = "wide_causal"  # torch 2.11 needs one
 
         def __init__(self, width):
             self.width = width
@@ -331,7 +331,7 @@ def test_lists_of_keys_alone(attend):
     query = torch.randn(1, 1, 128, 16, requires_grad=True)
     key, value = torch.randn(2, 1, 1, 512, 16)
     out = attend(query, key, value, block_mask=mask)
-    out.sum().backward()  # torch refuses it for want of q_indices
+    out.sum().backward()  # torch refuses this without q_indices
     torch.testing.assert_close(out, torch.softmax(query @ key.mT / 4, -1) @ value)
 
 
@@ -357,7 +357,7 @@ def test_parts_of_queries():
         assert part.shape == (1, 1, length, 10)
         rows = index if isinstance(index, slice) else [index]
         assert torch.equal(part.to_dense(), mask.to_dense()[:, :, rows])
-    if HAS_ORDERS:  # before, torch leaves the length as it is
+    if HAS_ORDERS:  # older versions leave the length unchanged
         assert mask[:, :, torch.tensor([1])].shape == (1, 1, 4, 10)
     tail = mask[:, :, 2]
     assert tail.seq_lengths == (1, 10)

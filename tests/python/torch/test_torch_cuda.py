@@ -1,4 +1,4 @@
-"""tilewright.torch on a GPU: torch's stream, allocator and devices; nothing waits in a warm call."""
+"""tilewright.torch on a GPU: torch's stream, allocator and devices; warm calls do not wait."""
 
 import pathlib
 import sys
@@ -27,7 +27,7 @@ def tensors(length=512, dtype=torch.bfloat16, heads=4, head_dim=64, device="cuda
 
 
 def check(attention, inputs, captured, want, tolerance=2e-2):
-    """Out and gradients against the definition in f64 on the CPU."""
+    """Checks out and gradients against the definition in f64 on the CPU."""
     out = attention(*inputs)
     wide = [x.detach().double().cpu().requires_grad_() for x in (*inputs, *captured)]
     exact = want(*wide)
@@ -98,7 +98,7 @@ def test_block_masks(whose):
 
 
 def test_streams():
-    """Work follows torch's current stream: after what it waits for, before what waits for it."""
+    """Work is ordered with torch's current stream: after what precedes it, before what follows."""
     query, key, value = tensors(2048)
     want = twt.flex_attention(query, key, value)
     torch.cuda.synchronize()
@@ -138,7 +138,7 @@ def test_nothing_waits_in_a_warm_call():
 
 
 def waits_not(step):
-    """Runs a step a few times; the last time the host may not wait for the GPU."""
+    """Runs a step a few times; in the last run the host must not wait for the GPU."""
     for _ in range(3):
         step()
     torch.cuda.synchronize()
@@ -197,7 +197,7 @@ def test_memory_is_torchs():
     assert abs(torch.cuda.mem_get_info()[0] - free) < 64 << 20
 
 
-def test_graph():
+def test_calls_are_captured_in_a_cuda_graph():
     query, key, value = (x.detach() for x in tensors())
     attention = lambda: twt.flex_attention(query, key, value, causal=True)  # noqa: E731
     for _ in range(3):
@@ -214,7 +214,7 @@ def test_graph():
 @pytest.mark.parametrize("after_compiling", [False, True])
 def test_block_masks_made_in_a_capture(after_compiling):
     query, key, value = (x.detach() for x in tensors())
-    if after_compiling:  # from here on masks bring their words
+    if after_compiling:  # from here on masks have words
         torch.compile(twt.flex_attention, backend="eager")(query, key, value)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -276,7 +276,7 @@ def test_compile(mode):
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("form", ["exact", "lists"])
 def test_compile_with_masks(mode, form):
-    """A mask of the same size is another one in the next call, also where graphs are replayed."""
+    """The next call may use another mask of the same size, also when graphs are replayed."""
     compiled = torch.compile(
         lambda q, k, v, m: twt.flex_attention(q * 2, k, v, block_mask=m).sin(),
         mode=mode,
@@ -414,7 +414,7 @@ def test_cuda_kernels_of_users(dtype, bound, compiled):
         for have, want in zip((y, *gradients), exact_norm(*given, dy), strict=True):
             want = torch.as_tensor(want)
             error = (have.detach().cpu().double() - want).abs().max()
-            # Of one column the terms of a gradient cancel but for eps.
+            # With one column, the terms of a gradient cancel except for eps.
             assert error <= bound * max(1, want.abs().max()), (rows, columns, error)
 
 

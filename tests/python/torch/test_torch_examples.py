@@ -1,4 +1,4 @@
-"""The programs of examples/torch run to their end, their checks included."""
+"""The programs of examples/torch run to the end, with their own checks."""
 
 import json
 import pathlib

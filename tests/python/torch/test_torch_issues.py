@@ -1,4 +1,4 @@
-"""What users of torch's FlexAttention ran into, by the number of the issue.
+"""Issues that users of torch's FlexAttention reported, by number.
 
 docs/reference/torch.md lists every one of them with its test, here or elsewhere.
 """
@@ -29,7 +29,7 @@ def tensors(batch, heads, length, dim=8, dtype=torch.float32):
 
 
 def distinct_mods(count):
-    """Functions of different code."""
+    """Functions with different code."""
     made = []
     for n in range(count):
         names = {}
@@ -58,7 +58,7 @@ def test_many_mods_in_one_process_stay_fused(compiled):
     _sites.Site.__call__ = counting
     try:
         with warnings.catch_warnings():
-            if not compiled:  # of compiled functions Dynamo itself tells that there were many
+            if not compiled:  # for compiled functions Dynamo itself warns
                 warnings.simplefilter("error")
             logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
             for mod in distinct_mods(limit + 4):
@@ -71,7 +71,7 @@ def test_many_mods_in_one_process_stay_fused(compiled):
 
 def test_lengths_and_mods_of_one_text_share_a_kernel(capfd, monkeypatch):
     """141486, gym 28, gym 76: a kernel for each length and for each new closure."""
-    monkeypatch.setenv("TILEWRIGHT_DEBUG_PASSES", "1")  # what is compiled runs through passes
+    monkeypatch.setenv("TILEWRIGHT_DEBUG_PASSES", "1")  # compiling runs passes, which are logged
 
     def compiles(length, step):
         options = {"kernel_options": {"BLOCK_M": 64, "BLOCK_N": 64}}  # else by the call's size

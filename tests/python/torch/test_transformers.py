@@ -1,4 +1,4 @@
-"""Tiny random models of transformers: "tilewright" against "eager"."""
+"""Tiny random Transformers models: "tilewright" against "eager"."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def causal_lm(name):
     config = getattr(transformers, config)(**{**COMMON, **MODELS[name]})
     torch.manual_seed(3)
     made = getattr(transformers, model)(config).eval()
-    if name == "GptOss":  # sinks start as what memory holds
+    if name == "GptOss":  # sinks are not initialised
         for layer in made.model.layers:
             torch.nn.init.normal_(layer.self_attn.sinks)
     return made
@@ -206,4 +206,4 @@ def test_decoding_builds_no_mask_and_records_nothing(monkeypatch):
     )
     by(model, "tilewright", lambda: model.generate(max_new_tokens=12, **options))
     assert _environment.counts["recorded"] == before
-    assert len(built) == 1  # of the prompt
+    assert len(built) == 1  # the prompt's

@@ -1,4 +1,4 @@
-"""Functions that the tile IR has no operation for, made of others in jnp: for both back ends."""
+"""Functions without an operation in the tile IR, composed of others in jnp for both back ends."""
 
 import operator
 
@@ -99,7 +99,7 @@ def _polynomial(x, coefficients):
 
 
 def _in_total_order(compare):
-    """A comparison of sorts and searches: NaN comes after every number."""
+    """A comparison for sorts and searches: NaN comes after every number."""
 
     def compared(a, b):
         if not jnp.issubdtype(a.dtype, jnp.floating):
@@ -110,7 +110,7 @@ def _in_total_order(compare):
     return compared
 
 
-#: Primitives that the tile IR has no operation for, in jnp.
+#: Primitives without an operation in the tile IR, in jnp.
 COMPOSITE = {
     "lt_to": _in_total_order(operator.lt),
     "le_to": _in_total_order(operator.le),

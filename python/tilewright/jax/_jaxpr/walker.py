@@ -1,7 +1,7 @@
-"""The walk of a jaxpr: environment, dispatch to rules, calls, source lines, refusals.
+"""Walks a jaxpr: environment, dispatch to rules, calls, source lines, refusals.
 
-What values are and what primitives become is up to a back end: `kernels/` makes tile programs,
-`mods/` functions of scalars. Both build IR through the core.
+Back ends decide what values are and what primitives become: `kernels/` makes tile programs, `mods/`
+functions of scalars. Both build IR through the core.
 """
 
 from collections import Counter
@@ -14,12 +14,12 @@ from ..._dtypes import NAMES
 from ..._errors import UnsupportedError
 from .._versions import expanded
 
-#: The dtypes of JAX by the library's names.
+#: JAX's dtypes by the library's names.
 JAX_DTYPES = {ours: jnp.dtype(name) for name, ours in NAMES.items()}
 
 
 def ir_dtype(dtype):
-    """The library's name of a dtype of NumPy or JAX; UnsupportedError for one that it lacks."""
+    """The library's name for a dtype of NumPy or JAX; UnsupportedError if there is none."""
     name = NAMES.get(str(dtype))
     if name is None:
         raise UnsupportedError(f"elements of {dtype}")
@@ -27,7 +27,7 @@ def ir_dtype(dtype):
 
 
 def inner_jaxpr(closed):
-    """A jaxpr and its constants, of Jaxpr or ClosedJaxpr."""
+    """The jaxpr and the constants of a Jaxpr or ClosedJaxpr."""
     return getattr(closed, "jaxpr", closed), list(getattr(closed, "consts", ()))
 
 
@@ -38,7 +38,7 @@ def source_of(equation):
 
 
 class Walker:
-    """One trace. A back end is a class of this one, with a table of rules of its own."""
+    """One walk. A back end is a subclass with a table of rules of its own."""
 
     rules: dict = {}  #: primitive's name -> rule(walker, equation, *operands)
 
@@ -54,7 +54,7 @@ class Walker:
     def rule(cls, *names):
         """Registers what primitives become: a value, or a list of one for each result.
 
-        By names, which hold across versions of JAX; objects do not.
+        By name, since names are stable across versions of JAX and objects are not.
         """
 
         def register(function):
@@ -63,7 +63,7 @@ class Walker:
 
         return register
 
-    # ---- What back ends say.
+    # ---- Hooks that back ends implement.
 
     def literal(self, atom):
         """The value of a constant in an equation."""
@@ -78,7 +78,7 @@ class Walker:
         raise NotImplementedError
 
     def locate(self, file, line):
-        """What follows was written there."""
+        """Told where the code that follows was written."""
 
     def apply(self, equation, operands):
         """The values of an equation's results."""
@@ -86,7 +86,7 @@ class Walker:
         return self.unknown(equation) if rule is None else rule(self, equation, *operands)
 
     def unknown(self, equation):
-        """What becomes of a primitive without a rule."""
+        """Handles a primitive without a rule."""
         raise NotImplementedError
 
     def described(self, error, equation, where):
@@ -94,12 +94,12 @@ class Walker:
         raise NotImplementedError
 
     def integer_division(self, equation, name, a, b):
-        """jnp's floor_divide or remainder as one operation; None: as the dozen that it is."""
+        """jnp's floor_divide or remainder as one operation; None to walk its dozen equations."""
 
     # ---- The walk.
 
     def evaluate(self, closed, *arguments):
-        """The results of a jaxpr on values. Arguments may stand for its constants too."""
+        """The results of a jaxpr on values. Arguments may also include its constants."""
         jaxpr, constants = inner_jaxpr(closed)
         inputs = [*jaxpr.constvars, *jaxpr.invars]
         if len(arguments) < len(inputs):
@@ -123,9 +123,9 @@ class Walker:
         return [read(atom) for atom in jaxpr.outvars]
 
     def equation(self, equation, operands):
-        """The values of the results; refusals name the user's line."""
+        """The values of an equation's results; refusals name the user's line."""
         outer = self.source
-        # What a library traced once and kept knows no line: that of the call counts.
+        # Equations that a library traced once and kept have no line; the caller's applies.
         source = self.source = source_of(equation) or outer
         if source is not None:
             self.locate(*source)
@@ -144,16 +144,16 @@ class Walker:
         return self.uses[variable] > 0
 
     def inline(self, function, *operands):
-        """The result of a jnp function of these values, traced and written in place."""
+        """The result of a jnp function of these values, traced and translated in place."""
         (result,) = self.inline_all(function, *operands)
         return result
 
     def inline_all(self, function, *operands):
-        """All its results."""
+        """All results of a jnp function, likewise."""
         return self.evaluate(jax.make_jaxpr(function)(*map(self.type_of, operands)), *operands)
 
 
-# ---- Rules of every back end.
+# ---- Rules common to all back ends.
 
 
 @Walker.rule("jit", "pjit", "closed_call", "core_call", "eval_jaxpr", "remat", "checkpoint",

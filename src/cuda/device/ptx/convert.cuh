@@ -1,19 +1,18 @@
-// cvt: f32 to and from 16-bit, tf32 and 8-bit floats; and what keeps values where they should be.
+// cvt: f32 to and from 16-bit, tf32 and 8-bit floats; and two tools against compiler hoisting.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
 
 namespace twd::ptx {
 
-/// No instruction: what was computed from these words before is computed anew after it, so that it
-/// need not stay in registers.
+/// No instruction: values computed from these words are computed anew after it, so that they need
+/// not stay in registers.
 TW_DEVICE void keep_bits(uint4& words) {
     asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
 }
 
-/// PTX ISA, %lanemask_lt: 0, which the compiler takes for a number of each lane's own. A load from
-/// an address that is equal in all lanes goes to a uniform register, for which the warp waits at
-/// once.
+/// PTX ISA, %lanemask_lt: 0, which the compiler takes to differ between lanes. It puts a load from
+/// an address that is equal in all lanes into a uniform register, for which the warp waits at once.
 TW_DEVICE u32 lane_zero() {
     u32 lanes;
     asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes));
@@ -34,7 +33,7 @@ TW_DEVICE u32 pack(F16, float low, float high) {
     return packed;
 }
 
-/// The lower and the upper bf16 of a word: an f32 is a bf16 with 16 more zero bits.
+/// The lower and the upper bf16 of a word: the bits of an f32 are those of a bf16 and 16 zeros.
 TW_DEVICE float low(Bf16, u32 packed) {
     return __uint_as_float(packed << 16);
 }

@@ -1,12 +1,12 @@
-// cp.async: copies from global to shared memory past the registers, sm_80.
+// cp.async: copies from global to shared memory that bypass registers, sm_80.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
 
 namespace twd::ptx {
 
-/// PTX ISA, cp.async.cg, 16 bytes through L2 only. `valid` bytes are read, the rest is zero;
-/// with 0 the source is not touched.
+/// PTX ISA, cp.async.cg, 16 bytes through L2 only. `valid` bytes are read, the rest is zero; with 0
+/// the source is not accessed.
 TW_DEVICE void cp_async_16(u32 target, const void* source, u32 valid = 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
                  "r"(valid)
@@ -38,7 +38,7 @@ TW_DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// PTX ISA, cp.async.mbarrier.arrive.noinc: arrives when the thread's copies are done.
+/// PTX ISA, cp.async.mbarrier.arrive.noinc: arrives when the thread's copies are complete.
 TW_DEVICE void cp_async_arrive(u32 barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }

@@ -1,5 +1,5 @@
 // Approximate functions of the special function unit (MUFU), 16 results per clock and
-// multiprocessor, and extremes that keep NaN.
+// multiprocessor, and minimum and maximum that propagate NaN.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
@@ -62,14 +62,14 @@ TW_DEVICE u32 max_unsigned(u32 a, u32 b) {
     return y;
 }
 
-/// PTX ISA, sin.approx.ftz: for |x| up to pi.
+/// PTX ISA, sin.approx.ftz: accurate for |x| up to pi.
 TW_DEVICE float sin_approx(float x) {
     float y;
     asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-/// PTX ISA, cos.approx.ftz: for |x| up to pi.
+/// PTX ISA, cos.approx.ftz: accurate for |x| up to pi.
 TW_DEVICE float cos_approx(float x) {
     float y;
     asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

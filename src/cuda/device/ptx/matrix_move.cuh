@@ -30,7 +30,7 @@ TW_DEVICE void ldmatrix(u32 (&d)[4], u32 row) {
                  : "memory");
 }
 
-/// PTX ISA, ldmatrix.x2.trans: every tile is transposed on the way.
+/// PTX ISA, ldmatrix.x2.trans: every tile is transposed.
 TW_DEVICE void ldmatrix_transposed(u32 (&d)[2], u32 row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                  : "=r"(d[0]), "=r"(d[1])
@@ -46,7 +46,7 @@ TW_DEVICE void ldmatrix_transposed(u32 (&d)[4], u32 row) {
                  : "memory");
 }
 
-// The same with every register by name, for generated code.
+// The same with each register as an argument of its own, for generated code.
 
 /// PTX ISA, ldmatrix.x2.
 TW_DEVICE void ldmatrix(u32& d0, u32& d1, u32 row) {

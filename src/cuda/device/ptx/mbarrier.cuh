@@ -1,5 +1,4 @@
-// mbarrier: barriers in shared memory that threads and TMA complete (sm_80, most
-// sm_90).
+// mbarrier: barriers in shared memory that threads and TMA arrive at (sm_80; most need sm_90).
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
@@ -11,7 +10,7 @@ TW_DEVICE void mbarrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-/// PTX ISA, mbarrier.inval. The bytes may be used for something else afterwards.
+/// PTX ISA, mbarrier.inval. The memory may then be used for something else.
 TW_DEVICE void mbarrier_invalidate(u32 barrier) {
     asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -47,8 +46,8 @@ TW_DEVICE bool mbarrier_test(u32 barrier, u32 parity) {
     return done != 0;
 }
 
-/// PTX ISA, mbarrier.try_wait.parity, until the phase ends. The loop stands inside the asm,
-/// where ptxas sees no divergent branch among the wgmma around it.
+/// PTX ISA, mbarrier.try_wait.parity, until the phase ends. The loop is inside the asm, so that
+/// ptxas sees no divergent branch among the wgmma around it.
 TW_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile(
         "{\n.reg .pred p;\n"

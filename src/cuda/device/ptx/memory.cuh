@@ -51,7 +51,7 @@ TW_DEVICE void store_shared_128(u32 address, uint4 value) {
                  : "memory");
 }
 
-/// PTX ISA, ld.global.nc: data no thread of the grid writes, kept out of L1.
+/// PTX ISA, ld.global.nc.L1::no_allocate: data that no thread of the grid writes, kept out of L1.
 TW_DEVICE uint4 load_once_128(const void* address) {
     uint4 value;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -60,8 +60,8 @@ TW_DEVICE uint4 load_once_128(const void* address) {
     return value;
 }
 
-/// PTX ISA, ld.global.nc: data no thread of the grid writes. Volatile: the load is issued where it
-/// stands, so that its latency passes under what follows.
+/// PTX ISA, ld.global.nc: data that no thread of the grid writes. Volatile: the load is issued
+/// where it is written, so that the code after it hides its latency.
 TW_DEVICE uint4 load_constant_128(const void* address) {
     uint4 value;
     asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -70,7 +70,7 @@ TW_DEVICE uint4 load_constant_128(const void* address) {
     return value;
 }
 
-/// PTX ISA, st.global.v4 with an evict-first hint: written once, read by a later kernel.
+/// PTX ISA, st.global.L1::no_allocate.v4: written once, read by a later kernel.
 TW_DEVICE void store_once_128(void* address, uint4 value) {
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address),
                  "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
@@ -89,7 +89,7 @@ TW_DEVICE void reduce_add(float* address, float4 value) {
                  : "memory");
 }
 
-/// PTX ISA, atom.global.add.u32 (acquire and release, device scope): the value before.
+/// PTX ISA, atom.global.add.u32 (acquire and release, device scope): returns the value before.
 TW_DEVICE u32 fetch_add(u32* address, u32 value) {
     u32 before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
@@ -118,8 +118,7 @@ TW_DEVICE u64 global_nanoseconds() {
     return time;
 }
 
-/// PTX ISA, %laneid. Volatile: the compiler does not carry the value, or what derives from it,
-/// along.
+/// PTX ISA, %laneid. Volatile: the compiler does not keep it, or what derives from it, live.
 TW_DEVICE u32 lane_index() {
     u32 lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));

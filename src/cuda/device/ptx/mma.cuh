@@ -72,19 +72,19 @@ TW_DEVICE void mma_m8n8k4(double (&d)[2], double a, double b) {
                  : "d"(a), "d"(b));
 }
 
-// A whole step along k is one statement of generated code, `multiply`, chosen by these types
+// A whole step along k is one statement of generated code, `multiply`, selected by these types
 // (cuda/codegen/mma_steps.h).
 
-/// So many products of 16 x 8 x 16: rows x columns of them.
+/// A grid of products of 16 x 8 x 16: rows x columns of them.
 template <int kRows, int kColumns>
 struct Blocks {};
 
-/// How ldmatrix brings the right operand: as it is stored, or transposed.
+/// How ldmatrix loads the right operand: as it is stored, or transposed.
 template <bool kTransposed>
 struct Moved {};
 
-// One product with every register by name, for generated code: not volatile, so that the compiler
-// may move and drop them.
+// One product with each register as an argument of its own, for generated code: not volatile, so
+// that the compiler may move and remove it.
 
 /// PTX ISA, mma.m16n8k16, f16 operands.
 TW_DEVICE void mma_m16n8k16(F16, float& d0, float& d1, float& d2, float& d3, u32 a0, u32 a1, u32 a2,
@@ -113,8 +113,8 @@ TW_DEVICE void mma_m16n8k8(Tf32, float& d0, float& d1, float& d2, float& d3, u32
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// PTX ISA, mma.m16n8k32, bytes with or without a sign, i32 accumulator. a0: row g, k 4t to 4t + 3;
-// a1 row g + 8; a2, a3 the same at k + 16; b0: k 4t.., column g; b1 at k + 16.
+// PTX ISA, mma.m16n8k32, signed or unsigned bytes, i32 accumulator. a0: row g, k 4t to 4t + 3; a1
+// row g + 8; a2, a3 the same at k + 16; b0: k 4t.., column g; b1 at k + 16.
 #define TW_MMA_BYTES(A, a_type, B, b_type)                                                        \
     TW_DEVICE void mma_m16n8k32(A, B, int& d0, int& d1, int& d2, int& d3, u32 a0, u32 a1, u32 a2, \
                                 u32 a3, u32 b0, u32 b1) {                                         \

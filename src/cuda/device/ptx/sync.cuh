@@ -10,7 +10,7 @@ TW_DEVICE void named_barrier_sync(u32 barrier, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/// PTX ISA, barrier.cta.arrive: counts this warp and does not wait.
+/// PTX ISA, barrier.cta.arrive: counts this warp without waiting.
 TW_DEVICE void named_barrier_arrive(u32 barrier, u32 threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -39,24 +39,23 @@ TW_DEVICE u32 cluster_map(u32 address, u32 rank) {
     return mapped;
 }
 
-/// PTX ISA, fence.mbarrier_init: initialised mbarriers become visible to TMA and the
-/// cluster (sm_90).
+/// PTX ISA, fence.mbarrier_init: TMA and the cluster see initialised mbarriers (sm_90).
 TW_DEVICE void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// PTX ISA, fence.proxy.async: ordinary accesses to shared memory before, wgmma and TMA
-/// after (sm_90).
+/// PTX ISA, fence.proxy.async: orders earlier ordinary accesses to shared memory before later ones
+/// by wgmma and TMA (sm_90).
 TW_DEVICE void fence_async_shared() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// PTX ISA, membar.gl: this thread's writes before become visible to the device.
+/// PTX ISA, fence.acq_rel.gpu: earlier writes of this thread become visible to the device.
 TW_DEVICE void fence_device() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
-/// PTX ISA, griddepcontrol.wait: earlier grids of the stream are done (sm_90).
+/// PTX ISA, griddepcontrol.wait: waits until earlier grids of the stream are done (sm_90).
 TW_DEVICE void grid_dependency_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
@@ -66,14 +65,14 @@ TW_DEVICE void grid_dependency_launch() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-/// PTX ISA, setmaxnreg.inc: the warpgroup takes registers others gave back (sm_90a). Needs a cap
-/// at entry: __launch_bounds__(threads, 1).
+/// PTX ISA, setmaxnreg.inc: the warpgroup takes registers that others released (sm_90a). Needs a
+/// cap at entry: __launch_bounds__(threads, 1).
 template <int kRegisters>
 TW_DEVICE void registers_increase() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// PTX ISA, setmaxnreg.dec: the warpgroup gives registers back (sm_90a).
+/// PTX ISA, setmaxnreg.dec: the warpgroup releases registers (sm_90a).
 template <int kRegisters>
 TW_DEVICE void registers_decrease() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -90,8 +89,8 @@ TW_DEVICE bool elect_lane() {
     return elected != 0;
 }
 
-/// PTX ISA, shfl.sync: the value of lane 0, uniform to the compiler and computed where it stands.
-/// What derives from it is not kept from one iteration of a loop to the next.
+/// PTX ISA, shfl.sync: the value of lane 0, which the compiler knows to be uniform. It is computed
+/// here, and what derives from it is not kept from one iteration of a loop to the next.
 TW_DEVICE u32 uniform_here(u32 value) {
     u32 result;
     asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(result) : "r"(value));

@@ -5,14 +5,14 @@
 
 namespace twd::ptx {
 
-/// PTX ISA, createpolicy: what this copy reads is wanted again soon.
+/// PTX ISA, createpolicy: the data of this copy is read again soon.
 TW_DEVICE u64 l2_evict_last() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(policy));
     return policy;
 }
 
-/// PTX ISA, createpolicy: what this copy reads is not wanted again.
+/// PTX ISA, createpolicy: the data of this copy is not read again.
 TW_DEVICE u64 l2_evict_first() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
@@ -60,14 +60,14 @@ TW_DEVICE void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// The same, but only the reads of shared memory need to be over: the source may be overwritten.
+/// The same, but waits only until shared memory has been read: the source may be overwritten.
 template <int kPending>
 TW_DEVICE void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Tensor copies move one box of a tensor map; c0 counts elements of the innermost dimension. What
-// lies outside the tensor loads as zero and is not stored.
+// Tensor copies move one box of a tensor map; c0 counts elements of the innermost dimension.
+// Elements outside the tensor load as zero and are not stored.
 
 /// PTX ISA, cp.async.bulk.tensor.1d, global to shared; completes on `barrier`.
 TW_DEVICE void tensor_load(u32 target, const TensorMap* map, u32 barrier, u64 policy, int c0) {

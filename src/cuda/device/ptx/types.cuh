@@ -1,8 +1,8 @@
 // Integer names, element tags and the function qualifier that all device headers use.
 //
-// Beside this file lies one header per instruction family. A comment names the section of the PTX
-// ISA by its instruction, because section numbers move between editions. Inline assembly stands
-// nowhere else.
+// Each header beside this one has one family of instructions. Comments name a section of the PTX
+// ISA by its instruction, because section numbers change between editions. Only these files have
+// inline assembly.
 #pragma once
 
 #define TW_DEVICE __device__ __forceinline__
@@ -15,8 +15,8 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using i64 = long long;
 
-/// Element tags: they choose an instruction by overload. Two 16-bit elements travel in one u32, the
-/// one with the lower index in the lower half.
+/// Element tags: they select an instruction by overload. Two 16-bit elements share one u32, the one
+/// with the lower index in the lower half.
 struct F16 {};
 struct Bf16 {};
 struct Tf32 {};
@@ -25,7 +25,7 @@ struct E5m2 {};
 struct S8 {};
 struct U8 {};
 
-/// What the host encodes and a kernel takes as `const __grid_constant__ TensorMap`.
+/// Encoded by the host; a kernel takes it as `const __grid_constant__ TensorMap`.
 struct alignas(64) TensorMap {
     u64 opaque[16];
 };

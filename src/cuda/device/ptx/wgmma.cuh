@@ -1,13 +1,13 @@
 // wgmma: asynchronous tensor core instructions of a warpgroup, sm_90a. The multiplications
-// themselves, one overload per N and operand source, are generated for the shapes a kernel needs
-// (cuda/codegen/wgmma_shapes.h).
+// themselves, one overload per N and operand source, are generated for the shapes that a kernel
+// needs (cuda/codegen/wgmma_shapes.h).
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
 
 namespace twd::ptx {
 
-/// PTX ISA, wgmma.fence: before the first wgmma, and after registers of one were written.
+/// PTX ISA, wgmma.fence: before the first wgmma, and after writes to the registers of one.
 TW_DEVICE void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -23,8 +23,8 @@ TW_DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// No instruction: forbids the compiler to move uses of accumulators, or reuse of the registers of
-/// an A operand, across the place where this stands.
+/// No instruction: keeps the compiler from moving uses of accumulators, or reusing the registers of
+/// an A operand, across this place.
 template <int kCount>
 TW_DEVICE void wgmma_tie(float (&registers)[kCount]) {
 #pragma unroll
@@ -52,12 +52,12 @@ TW_DEVICE u64 wgmma_descriptor_swizzle128(u32 address, u32 leading, u32 stride) 
            static_cast<u64>(stride >> 4) << 32 | kSwizzle128;
 }
 
-/// So many instructions of a product, each 32 bytes further along its inner dimension.
+/// A number of instructions of one product, each 32 bytes further along its inner dimension.
 template <int kCount>
 struct Steps {};
 
-/// Where an operand's steps begin, in units of its descriptor: so many bytes from one to the next,
-/// and from four to the next four.
+/// Where an operand's steps begin, in units of its descriptor, from the distance in bytes between
+/// steps and between groups of four.
 template <int kStepBytes, int kFourBytes = 4 * kStepBytes>
 struct Stride {
     static constexpr int at(int step) {

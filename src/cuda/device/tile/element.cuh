@@ -1,7 +1,7 @@
-// Element types as memory holds them and as registers compute with them.
+// Element types in memory, and the types in which registers compute with them.
 //
 // Narrow floats are computed with as f32 and rounded once after every operation, so that a register
-// always holds a value its element type has.
+// always holds a value that its element type has.
 #pragma once
 
 #include "cuda/device/ptx/convert.cuh"
@@ -14,7 +14,7 @@ using i32 = int;
 using f32 = float;
 using f64 = double;
 
-// Elements whose memory form is not what registers hold.
+// Elements whose form in memory differs from that in registers.
 struct boolean {
     u8 bits;
 };
@@ -31,7 +31,7 @@ struct f8e5m2 {
     u8 bits;
 };
 
-/// The type a register has for an element.
+/// The type of an element in a register.
 template <class S>
 struct RegisterOf {
     using Type = S;
@@ -104,7 +104,7 @@ TW_DEVICE f8e4m3 narrow(f8e4m3, float value) {
     const u32 bits = __float_as_uint(value), magnitude = bits & 0x7fffffff;
     const float size = __uint_as_float(magnitude);
     const u32 sign = bits >> 24 & 0x80;
-    if (!(size <= 464.0f)) return {static_cast<u8>(sign | 0x7f)};  // 464 is half way, to even
+    if (!(size <= 464.0f)) return {static_cast<u8>(sign | 0x7f)};  // 464 is halfway, to even
     if (size < 0x1p-6f) return {static_cast<u8>(sign | static_cast<u32>(rintf(size * 512.0f)))};
     const u32 rounded = magnitude + 0x7ffff + (magnitude >> 20 & 1);
     return {static_cast<u8>(sign | ((rounded >> 20) - (120 << 3)))};
@@ -120,7 +120,7 @@ TW_DEVICE f8e5m2 narrow(f8e5m2, float value) {
     return {static_cast<u8>(sign | ((rounded >> 21) - (112 << 2)))};
 }
 
-/// A register value rounded to what its element type holds: rounded(bf16{}, x).
+/// A register value rounded to its element type: rounded(bf16{}, x).
 template <class S>
 TW_DEVICE Register<S> rounded(S type, Register<S> value) {
     return widen(narrow(type, value));

@@ -15,7 +15,7 @@
 
 namespace twd {
 
-/// The slot that a count of a channel names, and the parity of its phase.
+/// The slot that a channel's count names, and the parity of its phase.
 template <int kCount>
 struct Slot {
     u32 at, parity;
@@ -31,8 +31,8 @@ struct TilePlace {
     u32 row, column;
 };
 
-/// Tile `t` of rows x columns, where groups of kGroup rows come one after the other, column by
-/// column, so that programs that run together read the same rows and few columns.
+/// Tile `t` of rows x columns. Tiles are in groups of kGroup rows, each column by column, so that
+/// programs that run at the same time read the same rows and few columns.
 template <int kGroup>
 TW_DEVICE TilePlace tile_order(u32 t, u32 rows, u32 columns) {
     const u32 first = t / (kGroup * columns) * kGroup;
@@ -46,7 +46,7 @@ TW_DEVICE void set_zero(T (&x)[kCount]) {
     TW_UNROLL for (int i = 0; i < kCount; ++i) x[i] = 0;
 }
 
-/// A coordinate of TMA. What lies far outside of every array stays outside.
+/// A coordinate for TMA. What lies far outside of every array stays outside.
 TW_DEVICE int coordinate(i64 at) {
     constexpr i64 kFar = 1 << 30;
     return static_cast<int>(at < -kFar ? -kFar : at > kFar ? kFar : at);
@@ -62,9 +62,9 @@ TW_DEVICE void copy_piece(u32 target, const u8* source, u32 valid) {
     if constexpr (kBytes == 4) ptx::cp_async_4(target, source, valid);
 }
 
-/// kRows rows of kPanels * 128 bytes of an array, from (row, column) on, to a slot in the swizzle
-/// of 128 bytes, by the 128 threads of a warpgroup, kBytes at a time; what lies outside is zero.
-/// Rows of the array are `stride` elements apart and lie, as `column` does, on multiples of kBytes.
+/// Copies kRows rows of kPanels * 128 bytes of an array, from (row, column) on, to a slot in the
+/// 128-byte swizzle, by the 128 threads of a warpgroup, kBytes at a time; elements outside are
+/// zero. The array's rows are `stride` elements apart; they and `column` are aligned to kBytes.
 template <int kRows, int kPanels, int kBytes, class S>
 TW_DEVICE void copy_box(u32 slot, const S* data, i64 stride, i64 row, i64 rows, i64 column,
                         i64 columns) {
@@ -80,7 +80,7 @@ TW_DEVICE void copy_box(u32 slot, const S* data, i64 stride, i64 row, i64 rows, 
     const u32 to = slot + first * 128;
     const auto swizzled = [&](int i) { return in_row ^ ((first + i * kStep) % 8 << 4); };
     if (inside) {
-        // A single warp of each scheduler copies: what hides latencies is the unrolled loop.
+        // Each scheduler has only one warp that copies: the unrolled loop hides latencies.
         _Pragma("unroll 4") for (int i = 0; i < kRows / kStep; ++i) {
             TW_UNROLL for (int p = 0; p < kPanels; ++p) {
                 copy_piece<kBytes>(to + i * kStep * 128 + swizzled(i) + p * kRows * 128,
@@ -101,8 +101,8 @@ TW_DEVICE void copy_box(u32 slot, const S* data, i64 stride, i64 row, i64 rows, 
     }
 }
 
-/// Ends this thread's copies to slot n; those to the slot kLag before are done and can be read by
-/// the tensor cores. `open` slots, at most kLag, are still copied to.
+/// Ends this thread's copies to slot n; those to the slot kLag before are complete, and the tensor
+/// cores may read them. `open` slots, at most kLag, still have copies under way.
 template <int kLag, int kCount>
 TW_DEVICE void publish_copies(u32 full, const Slot<kCount>& n, u32& open) {
     static_assert(kLag < kCount, "a slot is published before it is used again");
@@ -116,7 +116,7 @@ TW_DEVICE void publish_copies(u32 full, const Slot<kCount>& n, u32& open) {
     ptx::mbarrier_arrive(full + 8 * n.back(kLag));
 }
 
-/// The same for all slots before n that are open.
+/// The same for all open slots before n.
 template <int kCount>
 TW_DEVICE void finish_copies(u32 full, const Slot<kCount>& n, u32 open) {
     ptx::cp_async_wait<0>();
@@ -124,8 +124,8 @@ TW_DEVICE void finish_copies(u32 full, const Slot<kCount>& n, u32 open) {
     for (; open > 0; --open) ptx::mbarrier_arrive(full + 8 * n.back(open));
 }
 
-/// Two neighbouring elements of an array that is aligned to 16 bytes; those that are not inside are
-/// 0, and are not stored.
+/// Two neighbouring elements of an array that is aligned to 16 bytes; elements outside load as 0
+/// and are not stored.
 template <class S>
 TW_DEVICE void load_pair(const S* data, i64 at, bool first, bool second, Register<S>& a,
                          Register<S>& b) {

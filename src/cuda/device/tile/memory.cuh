@@ -6,7 +6,7 @@
 
 namespace twd {
 
-/// An array of the caller: base, extents and strides in elements.
+/// An array of the caller: base address, extents, and strides in elements.
 template <class S, int kRank>
 struct Array {
     S* data;
@@ -14,8 +14,7 @@ struct Array {
     i64 stride[kRank == 0 ? 1 : kRank];
 };
 
-/// The induction variable of a loop's next iteration: `end` where that one lies after the end, so
-/// that it does not wrap.
+/// The induction variable of the next iteration, or `end` after the last one: it must not wrap.
 TW_DEVICE i64 next_index(i64 at, i64 end, i64 step) {
     const u64 rest = static_cast<u64>(end) - static_cast<u64>(at);
     return at < end && rest > static_cast<u64>(step) ? at + step : end;
@@ -28,7 +27,7 @@ struct Window {
     TW_DEVICE bool contains(int position) const {
         return static_cast<u32>(position - first) < count;
     }
-    /// How many positions from `position` on lie inside, when those before do: below 1, none.
+    /// The number of positions inside, from `position` on without a gap; below 1, none.
     TW_DEVICE int left(int position) const {
         return position < first ? 0 : first + static_cast<int>(count) - position;
     }
@@ -46,7 +45,7 @@ TW_DEVICE Window window(i64 start, i64 extent, int size) {
     return {first, static_cast<u32>(last - first)};
 }
 
-/// How many of `size` positions from `start` on, which is not negative, come before an extent.
+/// The number of `size` positions from `start` (not negative) on that lie within an extent.
 TW_DEVICE int count_inside(i64 start, i64 extent, int size) {
     const i64 rest = extent - start;
     return rest >= size ? size : rest > 0 ? static_cast<int>(rest) : 0;
@@ -88,7 +87,7 @@ TW_DEVICE void load_vector(const S* from, R&... values) {
     int i = 0;
     ((values = widen(bits.elements[i++])), ...);
 }
-/// The first `left` of them, or all; the others become `other`.
+/// Loads the first `left` of them, or all; the others become `other`.
 template <class S, class... R>
 TW_DEVICE void load_vector_part(const S* from, int left, Register<S> other, R&... values) {
     if (left >= static_cast<int>(sizeof...(R))) {
@@ -99,7 +98,7 @@ TW_DEVICE void load_vector_part(const S* from, int left, Register<S> other, R&..
     }
 }
 
-/// Elements as they lie, loaded before they are wanted: unpacked<S, i> widens one.
+/// Elements in their memory form, loaded ahead of use: unpacked<S, i> widens one.
 template <class S>
 TW_DEVICE void load_raw(const S* from, uint4& raw) {
     raw = *reinterpret_cast<const uint4*>(from);
@@ -112,7 +111,7 @@ TW_DEVICE Register<S> unpacked(const uint4& raw) {
         S elements[16 / sizeof(S)];
     } bits;
     bits.word = raw;
-    // The upper of two by one instruction, where the compiler takes two to cut it out and shift it.
+    // The upper element takes one instruction this way; the compiler would cut it out and shift it.
     if constexpr (ops::kSame<S, bf16> && kIndex % 2 == 1) {
         return ptx::high(Bf16{}, bits.words[kIndex / 2]);
     } else {
@@ -165,7 +164,7 @@ TW_DEVICE Register<S> shared_element(const u8* memory, u32 offset) {
     return widen(*reinterpret_cast<const S*>(memory + offset));
 }
 
-/// Four bytes in shared memory as a word, the first one lowest.
+/// Four bytes in shared memory as a word, the first one in the lowest place.
 TW_DEVICE u32 shared_bytes(const u8* memory, u32 o0, u32 o1, u32 o2, u32 o3) {
     return memory[o0] | memory[o1] << 8 | memory[o2] << 16 | static_cast<u32>(memory[o3]) << 24;
 }
@@ -180,9 +179,9 @@ TW_DEVICE u32 swizzled(u32 row, u32 byte) {
     return row * kRowBytes + (byte ^ ((row >> kShift & kMask) << 4));
 }
 
-// ---- Atomics: relaxed, indivisible on the whole device; they give the value from before.
+// ---- Atomics: relaxed, atomic on the whole device; they return the value before.
 
-/// Applies f to an element until nothing came in between.
+/// Applies f to an element, repeated until no other thread writes in between.
 template <class S, class F>
 TW_DEVICE Register<S> atomic_update(S* at, F f) {
     if constexpr (sizeof(S) == 8) {

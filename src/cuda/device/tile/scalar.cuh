@@ -102,8 +102,8 @@ TW_DEVICE T min(T a, T b) {
 template <class T>
 TW_DEVICE T max(T a, T b) {
     if constexpr (kSigned<T> && sizeof(T) <= 4) {
-        // ptxas up to 13.3 makes max(min(x, n), 0) one VIMNMX.RELU, and what depends on that is
-        // wrong at times. It does not see through an unsigned maximum.
+        // ptxas up to 13.3 turns max(min(x, n), 0) into one VIMNMX.RELU, after which dependent code
+        // is sometimes wrong. It does not do so with an unsigned maximum.
         constexpr u32 kSign = 0x80000000u;
         return static_cast<T>(ptx::max_unsigned(static_cast<u32>(static_cast<i32>(a)) ^ kSign,
                                                 static_cast<u32>(static_cast<i32>(b)) ^ kSign) ^
@@ -238,7 +238,7 @@ TW_DEVICE bool isnan(double a) {
     return a != a;
 }
 
-/// The value of a narrow float type next to a towards b.
+/// The neighbour of a, in a narrow float type, in the direction of b.
 template <class S>
 TW_DEVICE float next_after(S type, float a, float b) {
     if (a != a || b != b) return a + b;
@@ -247,8 +247,8 @@ TW_DEVICE float next_after(S type, float a, float b) {
 
 // ---- Conversions: cast<S>(x) is the register value of element type S.
 
-/// A double as an f32 that rounds on to any narrower format as the double itself would: towards
-/// zero, the last bit sticky.
+/// A double as an f32 that rounds to any narrower format as the double itself would: truncated,
+/// with a sticky last bit.
 TW_DEVICE float round_to_odd(double a) {
     const float nearest = __double2float_rz(a);
     if (static_cast<double>(nearest) == a || a != a) return nearest;
@@ -325,12 +325,11 @@ template <class T>
 TW_DEVICE T log_add_exp(T a, T b) {
     if (a != a || b != b) return a + b;
     const T high = max(a, b), low = min(a, b);
-    // Equal infinities have no difference.
+    // The difference of equal infinities is NaN.
     return high - high != 0 ? high : high + log1p(exp(low - high));
 }
 
-/// True when b at index j stands before a at index i as the extreme: NaN first, then the lower
-/// index.
+/// True when b at index j replaces a at index i as the extreme: NaN first, then the lower index.
 template <bool kMax, class T>
 TW_DEVICE bool replaces_extreme(T a, int i, T b, int j) {
     if (b != b) return a == a || j < i;

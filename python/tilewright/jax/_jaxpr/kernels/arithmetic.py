@@ -42,7 +42,7 @@ def product(t, a, factor):
 
 
 def decided(t, op, a, b):
-    """The result of a comparison of integers whose ranges decide it; None when they do not."""
+    """The result of a comparison of integers if their ranges decide it, else None."""
     ranges = t.program.range(a), t.program.range(b)
     if None in ranges:
         return None

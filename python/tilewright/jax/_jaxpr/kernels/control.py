@@ -19,7 +19,7 @@ def _as_carry(value):
 
 
 def counters(closed, num_consts, num_carry):
-    """{carry: step} of the integer scalars that a loop body only counts up by a constant."""
+    """{carry: step} of the integer scalars that a loop body only increments by a constant."""
     jaxpr, _ = inner_jaxpr(closed)
     carries = jaxpr.invars[num_consts : num_consts + num_carry]
     made = {eqn.outvars[0]: eqn for eqn in jaxpr.eqns if len(eqn.outvars) == 1}
@@ -39,7 +39,7 @@ def counters(closed, num_consts, num_carry):
 
 
 def for_loop(t, low, high, carried, body):
-    """A loop of step 1; body(iv, carries) gives the next carries. Returns the last ones."""
+    """A loop of step 1; body(iv, carries) returns the next carries. Returns the last ones."""
 
     def step(iv, carries):
         with t.guarded():
@@ -49,7 +49,7 @@ def for_loop(t, low, high, carried, body):
 
 
 def while_loop(t, carried, condition, body):
-    """condition(carries) gives a bool, body(carries) the next carries. Returns the last ones."""
+    """condition(carries) returns a bool, body(carries) the next carries. Returns the last ones."""
 
     def again(carries):
         with t.guarded():
@@ -63,7 +63,7 @@ def while_loop(t, carried, condition, body):
 
 
 def _like(values, wanted):
-    """The values, which are to have the types of others."""
+    """The values; refuses those whose types are not the wanted ones."""
     for value, like in zip(values, wanted, strict=True):
         if value.dtype != like.dtype or value.shape != like.shape:
             raise UnsupportedError(f"a carry that changes from {like.dtype} to {value.dtype}")
@@ -123,7 +123,7 @@ def _scan(t, eqn, *operands):
 
 
 def _with_counters(t, eqn, init, finals, counted, trips):
-    """The last values of counters that are used after the loop."""
+    """The results of a loop, with final values for the counters that are used after it."""
     for i, step in counted.items():
         if not t.is_used(eqn.outvars[i]):
             continue
@@ -143,7 +143,7 @@ def _row(view, iv):
 
 
 def _scan_rows(t, eqn, consts, init, xs):
-    """A scan over rows of tiles: they go through memory of the program."""
+    """A scan over rows of tiles, which go through the program's memory."""
     params = eqn.params
     length = params["length"]
     _, num_carry = scan_sizes(params)
@@ -198,7 +198,7 @@ def _while(t, eqn, *operands):
 
 
 def _as_for(params, init, cond_consts):
-    """(carry that counts, bound, counters) of a while loop that fori_loop made; else None."""
+    """(counting carry, bound, counters) of a while loop that fori_loop made; else None."""
     cond, _ = inner_jaxpr(params["cond_jaxpr"])
     body, _ = inner_jaxpr(params["body_jaxpr"])
     if len(cond.eqns) != 1 or cond.eqns[0].primitive.name != "lt":

@@ -17,14 +17,15 @@ def _precision(precision):
 
 
 def dot_result(dtype):
-    """The element type in which a dot of such operands accumulates."""
+    """The dtype in which a dot of operands of this dtype accumulates."""
     if dtype in ("f16", "bf16", "f8e4m3", "f8e5m2"):
         return "f32"
     return "i32" if dtype in ("i8", "u8") else dtype
 
 
 def _matrix(t, value, contracted, batch, contracted_last):
-    """The operand as [batch,] x 2, its free extents, and whether it is stored transposed."""
+    """The operand as a matrix or a batch of them, its free extents, and whether it is
+    transposed."""
     if value.transposed is not None:
         value, permutation = value.transposed
         contracted = [permutation[axis] for axis in contracted]
@@ -78,7 +79,7 @@ def _dot_general(t, eqn, a, b):
         and consumer.primitive.name in ("add", "add_any")
         and (dtype, shape) == (result.dtype, result.shape)
     ):
-        result.pending = write  # the sum that follows becomes its accumulator
+        result.pending = write  # an addition that follows becomes its accumulator
         return result
     write(None)
     return cast(t, reshape(t, result, shape), dtype)

@@ -65,7 +65,7 @@ def _compare(t, eqn, a, b):
 
 
 def _first_of(t, op, a, b):
-    """Ids of the scalars that a comparison with 0 says are 0."""
+    """Ids of the scalars that are 0 where a comparison with 0 is true."""
     for x, y in ((a, b), (b, a)):
         if op == "eq" and x.rank == 0 and y.is_constant and y.constant == 0:
             form = t.program.index_form(x)
@@ -209,7 +209,7 @@ def _reduce_precision(t, eqn, a):
     return cast(t, cast(t, a, kinds[bits]), a.dtype)
 
 
-# ---- Functions made of others.
+# ---- Composite functions.
 
 _EXACT = ("square", "population_count", "clz")
 

@@ -1,5 +1,5 @@
-"""Rules of primitives that reach elements at traced places: a tile has no addresses, so it goes
-through memory of the program."""
+"""Rules of primitives that access elements at traced positions: a tile has no addresses, so it goes
+through the program's memory."""
 
 from ...._dtypes import bits_of, is_float
 from ...._errors import UnsupportedError
@@ -10,7 +10,7 @@ from .translate import aval_of, rule
 
 
 def spilled(t, value):
-    """A Ref that holds the tile."""
+    """A Ref to the program's memory, holding the tile."""
     view = t.scratch(value.dtype, value.shape)
     store(t, view, value)
     return view
@@ -90,18 +90,18 @@ def _rev(t, eqn, a):
 
 
 def _windows(rank, dropped, window_dims):
-    """{axis of the operand: axis of the result} of the axes that keep more than one place."""
+    """{operand axis: result axis} of the axes along which a window extends."""
     return dict(
         zip([axis for axis in range(rank) if axis not in dropped], window_dims, strict=True)
     )
 
 
 def _places(t, a, indices, shape, indexed, batching, windows, sizes, mode):
-    """Where each element of `shape`, the result of a gather or the updates of a scatter, lies in the
-    tile: a View of memory that holds the tile, and a mask of what lies inside, or None.
+    """Where each element of `shape` (a gather's result, a scatter's updates) lies in the tile: a
+    View of memory that holds the tile, and a mask of what lies inside, or None.
 
-    `indexed`: the axes that the last dimension of `indices` counts; `batching`: {axis: dimension of
-    `indices` that it goes along with}; `windows`: {axis: axis of `shape`}, `sizes` long."""
+    `indexed`: the axes that the last dimension of `indices` gives; `batching`: {axis: the dimension
+    of `indices` that it is paired with}; `windows`: {axis: axis of `shape`}, `sizes` long."""
     view = spilled(t, a)
     joint = [axis for axis in range(len(shape)) if axis not in windows.values()]
     dims, mask = [], None
@@ -134,7 +134,7 @@ def _and(t, a, b):
 
 
 def _column(t, indices, place):
-    """One of the numbers that an index has, as a signed tile of the joint dimensions."""
+    """One component of the indices, as a signed tile of the joint dimensions."""
     starts, extents = [0] * indices.rank, list(indices.shape)
     starts[-1], extents[-1] = place, 1
     column = reshape(t, sliced(t, indices, starts, extents, [1] * indices.rank), indices.shape[:-1])
@@ -142,7 +142,7 @@ def _column(t, indices, place):
 
 
 def _spread(t, tile, axes, shape):
-    """A tile whose dimensions are the axes `axes` of `shape`, over all of it."""
+    """A tile whose dimensions are `axes` of `shape`, broadcast to all of it."""
     wanted = [1] * len(shape)
     for axis, extent in zip(axes, tile.shape, strict=True):
         wanted[axis] = extent
@@ -157,8 +157,8 @@ def _counting(t, axis, shape):
 
 
 def _at_arrays(t, a, indices, indexed, mode):
-    """Like _places where all of the other axes is taken: they stay slices. Also gives the axes of
-    the access where the joint dimensions of the indices stand."""
+    """Like _places if the other axes are taken whole: they stay slices. Also returns the axes of
+    the access that hold the joint dimensions of the indices."""
     batch = indices.shape[:-1]
     view = spilled(t, a)
     dims = list(view.dims)
@@ -174,8 +174,8 @@ def _at_arrays(t, a, indices, indexed, mode):
 
 
 def _order_of(rank, joint, window_dims):
-    """Per axis of the primitive's array the axis of the access: joint dimensions fill what the
-    window leaves free."""
+    """For each axis of the primitive's array the axis of the access: joint dimensions take the axes
+    that the window does not."""
     others = iter([axis for axis in range(rank) if axis not in joint])
     joints = iter(joint)
     return [next(others) if axis in window_dims else next(joints) for axis in range(rank)]
@@ -205,7 +205,7 @@ def _gather(t, eqn, a, indices):
 
 
 def gather_mode(mode):
-    """ "fill" where elements outside are filled or dropped, else what they are clamped to."""
+    """ "fill" if elements out of bounds are filled or dropped, else how they are clamped."""
     return "fill" if "fill" in str(mode).lower() or str(mode) == "1" else "clip"
 
 

@@ -1,16 +1,16 @@
-"""Which axes of a grid may run at the same time, and which must run in order.
+"""Which axes of a grid may run in parallel, and which must run in order.
 
-Pallas runs a grid in order on TPUs and in its interpreter, at once on GPUs. Compiler parameters
-made for GPUs, or `dimension_semantics`, say that axes are parallel. Without such a word an axis is
-parallel where the accesses to every output prove that no two of its steps touch one element, and
-runs in order where they do not."""
+Pallas runs a grid in order on TPUs and in its interpreter, in parallel on GPUs. Compiler parameters
+for GPUs, or `dimension_semantics`, declare axes parallel. Without them an axis is parallel if the
+accesses to every output prove that no two of its steps touch one element, and runs in order
+otherwise."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Recorder:
-    """What a first translation sees of the kernel's accesses."""
+    """The kernel's accesses, recorded in a first translation."""
 
     touches: dict = field(default_factory=dict)  # array -> [(is atomic, dims)], see refs.covered
     first_use: dict = field(default_factory=dict)  # scratch -> (stores all of it, guards)
@@ -24,7 +24,7 @@ class Recorder:
 
 
 def declared_parallel(params, num_axes, num_vmapped):
-    """Per axis True where compiler_params say parallel; None where they say nothing."""
+    """For each axis True if compiler_params declare it parallel; None if they say nothing."""
     kind = f"{type(params).__module__}.{type(params).__name__}" if params is not None else ""
     semantics = getattr(params, "dimension_semantics", None)
     for_gpu = "triton" in kind or "mosaic_gpu" in kind
@@ -39,7 +39,7 @@ def declared_parallel(params, num_axes, num_vmapped):
 
 def _separates(accesses, program_id):
     """Whether steps of an axis touch different elements: along some dimension every access starts
-    at one multiple of the axis' index and stays within that step."""
+    at the same multiple of the axis's index and stays within one step."""
     for per_access in zip(*accesses, strict=True):
         factors, lows, highs = set(), [], []
         for form, span in per_access:
@@ -73,6 +73,6 @@ def sequential_axes(recorder, blocks, program_ids, declared):
     in_order = {program_ids[axis] for axis in sequential}
     for stores_all, guards in recorder.first_use.values():
         if not stores_all or any(guard is None or not guard <= in_order for guard in guards):
-            # What an earlier program left in scratch may be read: one program after the other.
+            # Programs may read what earlier ones left in scratch, so they run in order.
             return [axis for axis in range(len(program_ids)) if not declared[axis]]
     return sequential

@@ -9,7 +9,7 @@ from jax._src.pallas import core as pallas_core
 
 from ...._errors import UnsupportedError
 from ..walker import inner_jaxpr, ir_dtype
-from . import (  # noqa: F401  (they register rules)
+from . import (  # noqa: F401  (imported to register rules)
     arithmetic,
     control,
     dots,
@@ -29,7 +29,7 @@ from .translate import KernelWalker
 
 @dataclass(frozen=True)
 class Call:
-    """What pallas_call hands to a lowering rule."""
+    """What pallas_call passes to a lowering rule."""
 
     jaxpr: object
     grid_mapping: object
@@ -39,7 +39,7 @@ class Call:
     platform: str = "cpu"
 
     def hint(self, name):
-        """num_warps or num_stages, whatever kind of compiler_params says them; 0: nothing."""
+        """num_warps or num_stages from any kind of compiler_params; 0 if not given."""
         return int(getattr(self.compiler_params, name, None) or 0)
 
 
@@ -112,7 +112,7 @@ class _Builder:
     # ---- The grid.
 
     def grid_axes(self):
-        """The extent of each axis, and the i32 index along those that are no loops."""
+        """The extent of each axis, and the i32 index along those that are not loops."""
         grid, t = self.grid, self.t
         bounds = iter(self.bounds)
         self.extents, self.program_ids = [], [None] * len(grid.grid)
@@ -132,7 +132,7 @@ class _Builder:
         t.axis_names = tuple(name for name in grid.grid_names or () if name is not None)
 
     def in_loops(self, axes):
-        """The kernel's body in a loop over each of the axes."""
+        """The kernel's body inside a loop over each of the axes."""
         if not axes:
             return self.body()
         axis, *rest = axes
@@ -165,7 +165,7 @@ class _Builder:
         if isinstance(dim, pallas_core.Squeezed):
             return Dim("scalar", i64(t, place))
         if isinstance(dim, pallas_core.Blocked):
-            # A block of all the dimension that is not the first lies outside.
+            # A block that spans its dimension lies outside of it unless its index is 0.
             return Dim("slice", scaled(t, i64(t, place), dim.block_size), dim.block_size)
         if isinstance(dim, pallas_core.Element):
             start = added(t, i64(t, place), t.number(-dim.padding[0], "i64"))
@@ -199,11 +199,10 @@ def parameter_names(jaxpr, skip, count):
 
 
 def tile_program(call: Call, checked=False):
-    """The IR text of a pallas_call, and the axes of its grid that run in order. UnsupportedError, with
-    the user's line, for what it cannot say."""
+    """The IR text of a pallas_call, and the axes of its grid that run in order. UnsupportedError,
+    with the user's line, for what cannot be translated."""
     grid: Any = call.grid_mapping
-    # Extents that are only known at run time are those of loops: a grid comes with the compiled
-    # program.
+    # Axes whose extents are only known at run time become loops: a compiled grid is fixed.
     dynamic = tuple(axis for axis, n in enumerate(grid.grid) if not isinstance(n, int))
     try:
         recorder = Recorder()

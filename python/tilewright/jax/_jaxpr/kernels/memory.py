@@ -13,7 +13,7 @@ from .translate import rule
 
 
 def _unflatten(tree, leaves):
-    """A tree of Values; integers that are known become ints, as indexers want them."""
+    """A tree of Values; known integers become ints, as indexers expect."""
     return tree_util.tree_unflatten(
         tree, [x.constant if isinstance(x, Value) and _known_index(x) else x for x in leaves]
     )
@@ -47,7 +47,7 @@ def _swap(t, eqn, view, value, *leaves):
 
 def _exchange(t, eqn, view, value, mask=None):
     _writable(t, view)
-    # A lane that is masked off gives back the value itself.
+    # A lane that is masked off returns the value itself.
     kept = value if mask is not None else None
     old = load(t, view, mask, kept) if t.is_used(eqn.outvars[0]) else None
     store(t, view, value, mask)
@@ -107,7 +107,7 @@ def _atomic_rmw(t, eqn, *leaves):
 
 
 def _atomic_bits(t, op, view, value, mask):
-    """By compare-and-swap, until each lane finds the element that it expected."""
+    """An atomic by compare-and-swap, repeated until each lane finds the element it expects."""
     shape = view.shape
     value = broadcast_to(t, value, shape)
     pending = t.number(True, "bool", shape)
@@ -148,7 +148,7 @@ def _num_programs(t, eqn):
 
 @rule("platform_index")
 def _platform_index(t, eqn):
-    """Which branch of lax.platform_dependent is the platform's; the last one may be for all."""
+    """Which branch of lax.platform_dependent is the platform's; the last may be the default."""
     for index, platforms in enumerate(eqn.params["platforms"]):
         if platforms is None or t.platform in platforms:
             return t.number(index, "i32")
@@ -163,7 +163,7 @@ def _axis_index(t, eqn):
     return t.program_ids[list(t.axis_names).index(name)]()
 
 
-# ---- Memory of the program.
+# ---- The program's memory.
 
 
 @rule("run_scoped")
@@ -179,7 +179,7 @@ def _run_scoped(t, eqn, *consts):
 
 
 def scratch_of(t, aval):
-    """Memory of the program for a Ref; UnsupportedError for semaphores and the like."""
+    """The program's memory for a Ref; UnsupportedError for semaphores and the like."""
     inner = getattr(aval, "inner_aval", aval)
     if not hasattr(inner, "shape") or "semaphore" in str(inner.dtype).lower():
         raise UnsupportedError(f"scratch of {inner}: only arrays, no semaphores or barriers")
@@ -213,5 +213,5 @@ def _check(t, eqn, *values):
 
 @rule("debug_barrier_p", "debug_barrier")
 def _barrier(t, eqn):
-    # What a program stores, it sees: instructions of one program keep their order.
+    # A program sees its own stores: its instructions keep their order.
     return []

@@ -12,7 +12,7 @@ MAX_RANK = 8  # of tiles and of arrays
 
 
 class Ref(NamedTuple):
-    """An array of the caller, or memory of the program."""
+    """An array of the caller, or the program's own memory."""
 
     id: int  # the builder's
     name: str
@@ -20,11 +20,11 @@ class Ref(NamedTuple):
 
 class IndexForm(NamedTuple):
     """An integer tile as offset + sum of factor * scalar + sum of step * (index along axis).
-    Positions are taken not to overflow their type."""
+    Positions are assumed not to overflow their type."""
 
     offset: int
     terms: list  # (the builder's id of a scalar, its dtype, factor), each scalar once
-    steps: list  # one int per axis; none of a scalar
+    steps: list  # one int per axis; empty for a scalar
 
 
 @dataclass(eq=False)
@@ -35,12 +35,12 @@ class Value:
     shape: tuple
     id: int | None = None  # the builder's
     constant: Any = None  # the one value of every element, a Python number
-    truth: "Value | None" = None  # the bool that an integer 0 or 1 came from
+    truth: "Value | None" = None  # the bool that a 0 or 1 was converted from
     first_of: frozenset | None = (
-        None  # of a condition: ids of scalars that are all 0 where it holds
+        None  # for a condition: ids of scalars that are all 0 where it is true
     )
-    pending: Any = None  # writes the instruction at the first use; may take an accumulator
-    transposed: "tuple | None" = None  # (source, permutation) of a transpose
+    pending: Any = None  # emits the instruction at the first use; may take an accumulator
+    transposed: "tuple | None" = None  # (source, permutation) if this is a transpose
 
     @property
     def rank(self):
@@ -52,7 +52,7 @@ class Value:
 
 
 class Program:
-    """One kernel: a `ProgramBuilder` that takes and gives Values."""
+    """One kernel: a `ProgramBuilder` that takes and returns Values."""
 
     def __init__(self, name):
         self.builder = _core.ProgramBuilder(name)
@@ -77,7 +77,7 @@ class Program:
         return Value(dtype, tuple(shape), constant=value)
 
     def use(self, value, accumulator=None):
-        """The id of a value, adding what was put off until now."""
+        """The id of a value, emitting its instruction if that was deferred."""
         if value.id is None:
             if value.pending is not None:
                 pending, value.pending = value.pending, None
@@ -93,17 +93,17 @@ class Program:
             return self.builder.constant_int(value.dtype, shape, number)
         return self.builder.constant(value.dtype, shape, value.constant)
 
-    # ---- What the core knows of integers.
+    # ---- Facts that the core knows about integers.
 
     def index_form(self, value):
-        """The IndexForm of an i32 or i64; None of a tile that has none, and of other dtypes."""
+        """The IndexForm of an i32 or i64; None for a tile without one, and for other dtypes."""
         if value.is_constant and value.dtype in ("i32", "i64"):
             return IndexForm(value.constant, [], [0] * value.rank)
         form = self.builder.index_form(value.id) if value.id is not None else None
         return IndexForm(*form) if form is not None else None
 
     def range(self, value):
-        """(least, greatest) element of an integer; None when it may be any value."""
+        """(lowest, highest) element of an integer; None if it may be any value."""
         if value.is_constant:
             return int(value.constant), int(value.constant)
         return self.builder.range(value.id) if value.id is not None else None
@@ -111,7 +111,7 @@ class Program:
     # ---- Instructions.
 
     def emit(self, op, operands, dtype, shape, attributes=None, **facts):
-        """An operation of one result. `attributes` are those of `ProgramBuilder.apply`."""
+        """An operation with one result. `attributes` are those of `ProgramBuilder.apply`."""
         shape = tuple(int(n) for n in shape)
         ids = [self.use(operand) for operand in operands]
         result = Value(dtype, shape, **facts)
@@ -119,7 +119,7 @@ class Program:
         return result
 
     def for_loop(self, low, high, carried, body):
-        """A loop of step 1; body(iv, carries) gives the next carries. Returns the last ones."""
+        """A loop of step 1; body(iv, carries) returns the next carries. Returns the last ones."""
         bounds = [self.use(value) for value in (low, high, self.constant(1, "i64"))]
         inits = [self.use(value) for value in carried]
 
@@ -129,7 +129,7 @@ class Program:
         return self._like(carried, self.builder.for_loop(*bounds, inits, step))
 
     def while_loop(self, carried, condition, body):
-        """condition(carries) gives a bool, body(carries) the next carries."""
+        """condition(carries) returns a bool, body(carries) the next carries."""
         inits = [self.use(value) for value in carried]
         ids = self.builder.while_loop(
             inits,
@@ -139,7 +139,7 @@ class Program:
         return self._like(carried, ids)
 
     def if_else(self, condition, like, then_branch, else_branch):
-        """`like`: Values of the dtypes and shapes that both branches give."""
+        """`like`: Values of the dtypes and shapes that both branches return."""
         ids = self.builder.if_else(
             self.use(condition),
             lambda: self._used(then_branch()),
@@ -156,7 +156,7 @@ class Program:
 
 
 def _wrapped(value, dtype):
-    """An integer as its dtype wraps it."""
+    """An integer wrapped to its dtype."""
     bits, value = bits_of(dtype), int(value)
     value &= (1 << bits) - 1
     return value - (1 << bits) if dtype[0] == "i" and value >> (bits - 1) else value

@@ -1,4 +1,4 @@
-"""Rules of JAX's random keys: a key is the tile of its words, and its functions are traced in place."""
+"""Rules of JAX's random keys: a key is a tile of its words; functions of it are inlined."""
 
 import jax
 

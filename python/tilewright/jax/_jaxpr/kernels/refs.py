@@ -1,4 +1,4 @@
-"""Refs: views of arrays as blocks and indexers make them, and accesses through them."""
+"""Refs: views of arrays, made by blocks and indexers, and accesses through them."""
 
 from dataclasses import dataclass, replace
 
@@ -14,22 +14,22 @@ class Dim:
     """How one dimension of the array is seen: a scalar, a slice or an index tile."""
 
     kind: str  # "scalar", "slice" or "tile"
-    start: Value  # i64 scalar; of a tile the indices
+    start: Value  # an i64 scalar; the indices for "tile"
     size: int = 1
     stride: int = 1
 
 
 @dataclass(frozen=True)
 class View:
-    """What a kernel sees of an array. Tile dimensions broadcast together and stand in front of
-    the slices when `tiles_first`, else where the first of them stands."""
+    """What a kernel sees of an array. Tile dimensions broadcast together and come before the slices
+    if `tiles_first`, else where the first of them is."""
 
     ref: Ref
     dtype: str
     dims: tuple
     tile_shape: tuple = ()
     tiles_first: bool = False
-    permutation: tuple | None = None  # of the axes that the kernel sees, after everything else
+    permutation: tuple | None = None  # of the axes that the kernel sees, applied last
 
     @staticmethod
     def whole(ref, dtype, shape):
@@ -42,7 +42,7 @@ class View:
         return tuple(shape[axis] for axis in self.permutation) if self.permutation else shape
 
     def access_shape(self):
-        """Of the access as IR orders it: index tiles stand where the first of them stood."""
+        """The access's shape in the IR's order: index tiles come where the first of them is."""
         shape, done = [], False
         for dim in self.dims:
             if dim.kind == "slice":
@@ -59,7 +59,7 @@ class View:
         return self.tile_shape + tuple(d.size for d in self.dims if d.kind == "slice")
 
     def axes_from_access(self):
-        """For each axis that the kernel sees, the axis of the access; None when they agree."""
+        """For each axis that the kernel sees, the axis of the access; None if they agree."""
         order = list(range(len(self.access_shape())))
         if self.tiles_first:
             first = 0
@@ -74,7 +74,7 @@ class View:
         return order if order != sorted(order) else None
 
 
-# ---- Index arithmetic in i64, folded where it is known.
+# ---- Index arithmetic in i64, constant-folded.
 
 
 def i64(t, value):
@@ -120,7 +120,7 @@ def apply_transforms(t, view, transforms):
 
 
 def reshaped(view, shape):
-    """A view with other extents: only dimensions of extent 1 may come and go."""
+    """A view with other extents: only dimensions of extent 1 may be added or removed."""
     if view.shape == shape:
         return view
     raise UnsupportedError(
@@ -134,7 +134,7 @@ def _wrapped(start, extent):
 
 
 def _integer(value):
-    """An index as int when it is known, else its Value."""
+    """An index as an int if it is known, else its Value."""
     if isinstance(value, Value):
         return int(value.constant) if value.is_constant and value.rank == 0 else value
     return int(value)
@@ -178,7 +178,7 @@ def index(t, view, indexer):
 
 
 def check(t, view, dim, start, span):
-    """In the checked mode a traced index that leaves its block is reported."""
+    """In the checked mode, reports a traced index that leaves its block."""
     if not t.checked or isinstance(start, int) or dim.kind != "slice":
         return
     start = i64(t, start)
@@ -198,7 +198,7 @@ def tiled(t, dim, tile):
 
 
 def _arranged(t, view, dims, permutation, kept, tile_places, tile_shape):
-    """Puts the axes in the order in which NumPy's indexing gives them."""
+    """Puts the axes in the order of NumPy's indexing."""
     narrowed = replace(view, dims=tuple(dims), tile_shape=tile_shape, permutation=None)
     if not tile_places:
         order = [permutation[axis] for axis in kept]
@@ -216,8 +216,8 @@ def _arranged(t, view, dims, permutation, kept, tile_places, tile_shape):
 
 
 def as_slices(t, dims, tile_places, tile_shape):
-    """The same dimensions as slices and scalars, when each index tile counts up along an axis of
-    its own, in order: gathers that are no gathers."""
+    """The same dimensions as slices and scalars if each index tile counts up along an axis of its
+    own, in order: such a gather is only a slice."""
     if 0 in tile_shape:
         return None
     dims = list(dims)
@@ -249,12 +249,12 @@ def as_slices(t, dims, tile_places, tile_shape):
 
 
 def _indices(t, view):
-    """As the builder takes them."""
+    """The view's indices as the builder takes them."""
     return [(d.kind, t.program.use(d.start), int(d.size), int(d.stride)) for d in view.dims]
 
 
 def _to_access(t, view, value):
-    """A value in the order of axes of the access."""
+    """A value with its axes in the access's order."""
     order = view.axes_from_access()
     if order is None or value.rank == 0:
         return value
@@ -272,7 +272,7 @@ def _from_access(t, view, value):
 
 
 def _lanes(t, view, mask, other=None):
-    """Mask and other as the builder takes them; a mask that is all true is none."""
+    """Mask and other as the builder takes them; a mask that is all true is dropped."""
     lanes = {}
     if mask is not None and not (mask.is_constant and mask.constant):
         mask = _to_access(t, view, broadcast_to(t, mask, view.shape))
@@ -300,7 +300,7 @@ def check_rank(view):
 
 
 def _record(t, view, op, mask=None):
-    """Tells the first translation what the kernel touches."""
+    """Records what the kernel touches, in the first translation."""
     if t.recorder is None or view.ref in t.read_only:
         return
     if view.ref in t.kept_scratch:
@@ -313,7 +313,7 @@ def _record(t, view, op, mask=None):
 
 
 def covered(t, view):
-    """Per dimension of the array the IndexForm of the first element and how many follow."""
+    """For each dimension of the array the IndexForm of the first element, and the extent."""
     dims = []
     for dim in view.dims:
         if dim.kind == "tile":
@@ -328,7 +328,7 @@ def _repeats(view):
 
 
 def _load_repeated(t, view, mask, other):
-    """Through slices of stride 0: each of their elements once, then everywhere."""
+    """Loads through slices of stride 0: each element once, then broadcast."""
     if mask is not None or other is not None:
         raise UnsupportedError("a masked load through a slice of stride 0; mask the value")
     once = [replace(d, size=1, stride=1) if d.kind == "slice" and d.stride == 0 else d

@@ -1,4 +1,4 @@
-"""Rules of primitives that move elements, and of those that work across them."""
+"""Rules of primitives that move elements, and of those that combine them."""
 
 import math
 
@@ -86,7 +86,7 @@ def _iota(t, eqn):
     axis = eqn.params["dimension"]
     if not shape or math.prod(shape) == 0 or shape[axis] == 1:
         return t.number(0, dtype, shape)
-    # One axis alone, then broadcast: what the machines recognise as positions.
+    # Along one axis, then broadcast: the back ends recognise this form as positions.
     return t.program.emit("iota", [], dtype, shape, {"axis": axis})
 
 
@@ -166,7 +166,7 @@ def _split(t, eqn, a):
 
 
 def padded(t, a, filler, edges):
-    """The tile with (low, high) elements more, or less where negative, along each axis."""
+    """The tile padded by (low, high) elements along each axis, or cropped where negative."""
     for axis, (low, high) in enumerate(edges):
         starts, sizes = [0] * a.rank, list(a.shape)
         starts[axis] = max(0, -low)
@@ -220,7 +220,7 @@ def _reduce_bool(t, eqn, a):
 
 @rule("reduce")
 def _reduce_by(t, eqn, *operands):
-    """By a computation of the kernel's own: neighbours meet in their order, in a tree."""
+    """A reduction by the kernel's own function: a tree of neighbours, in order."""
     count = len(operands) // 2
     closed, dimensions = eqn.params["jaxpr"], eqn.params["dimensions"]
 

@@ -1,4 +1,4 @@
-"""The back end of tile programs: what a kernel's values and primitives become."""
+"""The back end for tile programs: translates a kernel's values and primitives."""
 
 from contextlib import contextmanager
 
@@ -10,7 +10,7 @@ from .arithmetic import cast, elementwise
 from .program import Program, Value
 from .refs import View
 
-# What only moves elements does so with each word of a random key.
+# Primitives that only move elements: on random keys they move each word.
 _MOVES = frozenset(
     """broadcast_in_dim concatenate dynamic_slice expand_dims gather reshape select_n slice
                       split squeeze stack transpose unstack""".split()
@@ -18,13 +18,13 @@ _MOVES = frozenset(
 
 
 def is_key(aval):
-    """Whether an aval is of random keys: as Values their words are one more dimension."""
+    """Whether an aval is of random keys, whose words are one more dimension of a Value."""
     dtype = getattr(aval, "dtype", None)
     return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def aval_of(equation, index=0):
-    """The dtype and shape of the Value of a result."""
+    """The dtype and shape of a result's Value."""
     aval = equation.outvars[index].aval
     if is_key(aval):
         return "u32", (*aval.shape, *aval.dtype._impl.key_shape)
@@ -41,8 +41,8 @@ class KernelWalker(Walker):
         self.num_programs = ()
         self.axis_names = ()  # per grid axis that the kernel sees, or ()
         self.platform = "cpu"  # what the program is lowered for
-        self.checked = False  # report indices that leave their block
-        self.recorder = None  # of the first translation, see grid.py
+        self.checked = False  # whether to report indices that leave their block
+        self.recorder = None  # in the first translation, see grid.py
         self.read_only = set()  # Refs of inputs
         self.arrays = {}  # Ref -> its array: aliased Refs share one
         self.kept_scratch = {}  # Ref -> shape of scratch that outlives a step of the grid
@@ -50,7 +50,7 @@ class KernelWalker(Walker):
     # ---- Values.
 
     def number(self, value, dtype, shape=()):
-        """One number in every element."""
+        """A tile with this number in every element."""
         return self.program.constant(value, dtype, shape)
 
     def like(self, value, number):
@@ -58,12 +58,12 @@ class KernelWalker(Walker):
         return self.program.constant(number, value.dtype, value.shape)
 
     def scratch(self, dtype, shape):
-        """Memory of the program's own, as a Ref."""
+        """A Ref to memory of the program's own."""
         return View.whole(self.program.scratch(dtype, shape), dtype, tuple(shape))
 
     @contextmanager
     def guarded(self, condition=None):
-        """What is written inside runs under a condition, or any number of times."""
+        """Marks what is emitted inside as conditional, or as run any number of times."""
         if self.recorder is None:
             yield
             return
@@ -71,7 +71,7 @@ class KernelWalker(Walker):
         yield
         self.recorder.guards.pop()
 
-    # ---- What the walker asks.
+    # ---- Hooks of the walker.
 
     def literal(self, atom):
         return self._number(atom.val, atom.aval.dtype, atom.aval.shape, "constant")

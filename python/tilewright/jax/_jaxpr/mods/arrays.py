@@ -1,4 +1,4 @@
-"""Small arrays in mods: shapes, reductions, products, choices, functions made of others."""
+"""Small arrays in mods: shapes, reductions, products, selections, composite functions."""
 
 import functools
 
@@ -24,7 +24,7 @@ def _broadcast_in_dim(w, equation, x):
 
 
 def _folded(array, axes, function):
-    """The array with these axes folded, in order."""
+    """The array reduced over these axes, in order."""
     array = objects(array)
     for axis in sorted(axes, reverse=True):
         parts = [array.take(i, axis) for i in range(array.shape[axis])]
@@ -137,7 +137,7 @@ def _convert(w, equation, x):
     return elementwise(lambda e: convert(e, dtype), [x])
 
 
-_BITS = {"population_count", "clz"}  # of bits that mods cannot look at
+_BITS = {"population_count", "clz"}  # of bits, which mods cannot access
 _COMPOSITE = {name: COMPOSITE[name] for name in set(COMPOSITE) - set(ELEMENTWISE) - _BITS}
 _COMPOSITE["is_finite"] = lambda x: jnp.abs(x) < jnp.inf
 
@@ -152,7 +152,7 @@ def _composite(w, equation, *operands):
 
 
 def _of_shape(function):
-    """A rule that gives a function of the array and the primitive's parameters."""
+    """Makes a rule from a function of the array and the primitive's parameters."""
     return lambda w, equation, x: simplified(np.asarray(function(array_of(x), equation.params)))
 
 
@@ -178,7 +178,7 @@ def _concatenate(w, equation, *parts):
 
 @rule("pad")
 def _pad(w, equation, part, filling):
-    """The transpose of a static slice, or a small array with a border, which may be negative."""
+    """The transpose of a static slice, or a small array with padding, which may be negative."""
     padding_config, dtype = equation.params["padding_config"], dtype_out(equation)
     part = objects(part)
     extents = [

@@ -13,7 +13,7 @@ from .walker import dtype_out, rule
 
 @rule("dynamic_slice")
 def _indexed(w, equation, array, *starts):
-    """dynamic_slice, which is what an index becomes: static ones are inside of their arrays."""
+    """dynamic_slice, which indexing becomes; static indices have to be in bounds."""
     slice_sizes = equation.params["slice_sizes"]
     for dim, (start, size) in enumerate(zip(starts, slice_sizes, strict=True)):
         start, extent = element(start), array.shape[dim]
@@ -22,7 +22,7 @@ def _indexed(w, equation, array, *starts):
         if isinstance(start, Number) or not isinstance(extent, int):
             continue
         if not 0 <= start <= extent - size:
-            # jnp has added the extent to a negative one.
+            # jnp has already added the extent to a negative index.
             given = int(start) - extent if start < 0 else int(start)
             raise UnsupportedError(
                 f"expected an index of {-extent} to {extent - 1} in dimension {dim} of an array of "
@@ -46,7 +46,7 @@ def _slice_at(array, starts, slice_sizes):
 
 
 def _chosen_slice(array, starts, sizes):
-    """A slice of a small array at traced starts: along each axis one of the slices there are."""
+    """A slice of a small array at traced starts: selected among all slices along each axis."""
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         slices = [
             array.take(range(first, first + size), axis)
@@ -76,8 +76,8 @@ def _slice(w, equation, array):
 
 
 def placed(indices, axes, extents, sizes):
-    """Where a part of these sizes starts along each dimension, and whether it lies inside; None:
-    it has no indices."""
+    """Where a part of these sizes starts along each dimension, and whether it lies inside, which is
+    None without indices."""
     starts, inside = [np.int32(0)] * len(extents), None
     for axis, index in zip(axes, indices, strict=True):
         starts[axis] = index
@@ -115,7 +115,7 @@ def _gather(w, equation, array, indices):
 
 
 def _gathers(array, indices, gather, numbers):
-    """A gather for every vector of indices, as a small array."""
+    """One gather per vector of indices, as a small array."""
     batch = indices.shape[:-1]
     if np.prod(batch) > MOST_ELEMENTS:
         raise UnsupportedError(f"expected at most {MOST_ELEMENTS} indices of a captured array")

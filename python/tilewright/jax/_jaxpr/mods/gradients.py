@@ -1,4 +1,4 @@
-"""Gradients of captured arrays: lists of elements to add, in derivatives that JAX writes."""
+"""Gradients of captured arrays: lists of elements to add, in derivatives by JAX."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from .walker import ModWalker
 
 
 def _rule(*names):
-    """Registers what a primitive does with a gradient as its first operand."""
+    """Registers the rule of a primitive for a gradient as its first operand."""
 
     def register(function):
         ModWalker.gradients.update(dict.fromkeys(names, function))
@@ -60,7 +60,7 @@ def _scatter_add(w, equation, array, indices, part):
     axes = numbers.scatter_dims_to_operand_dims
     start, inside = placed(indices, axes, array.shape, part.shape)
     if inside is not None and "fill" in str(mode).lower():
-        wide = np.result_type(array.dtype, np.float32)  # sums are rounded, not what they add up
+        wide = np.result_type(array.dtype, np.float32)  # round the sums, not the summands
         part = simplified(np.array([unrounded(x) for x in part.flat], object).reshape(part.shape))
         part = objects(apply_all("where", [inside, part, np.zeros((), wide)[()]], wide))
     return _put(array, start, part)

@@ -1,4 +1,4 @@
-"""Loops and branches of mods: loops are written out, branches become choices."""
+"""Loops and branches of mods: loops are unrolled, branches become selections."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from ..._values import apply_all, dtype_of, element, objects, part_of
 from ..._versions import scan_sizes
 from .walker import rule
 
-_MOST_STEPS = 1024  # of a loop that is written out
+_MOST_STEPS = 1024  # of a loop that is unrolled
 
 
 @rule("cond")
@@ -26,7 +26,7 @@ def _cond(w, equation, which, *operands):
 
 
 def choice(which, cases, dtype):
-    """cases[which], which is a bool or clamped to the cases."""
+    """cases[which], where `which` is a bool, or an integer that is clamped."""
     if any(isinstance(case, Scattered) for case in cases):
         return _chosen_gradient(which, cases)
     chosen = cases[-1]
@@ -40,7 +40,7 @@ def choice(which, cases, dtype):
 
 
 def _chosen_gradient(which, cases):
-    """Every case's elements, zero where the case was not chosen."""
+    """The elements of every case, zero where the case was not selected."""
     entries = []
     for i, case in enumerate(cases):
         case = case if isinstance(case, Scattered) else Scattered(cases[0].shape, cases[0].dtype)

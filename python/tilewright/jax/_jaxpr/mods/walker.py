@@ -1,6 +1,6 @@
-"""The back end of mods: functions of scalars, over the values of `_values.py`.
+"""The back end for mods: functions of scalars, on the values of `_values.py`.
 
-Values are constants, Numbers, small arrays of these, captured arrays and gradients of such.
+Values are constants, Numbers, small arrays of these, captured arrays and their gradients.
 """
 
 import jax
@@ -22,7 +22,7 @@ _HINTS = {
 }
 
 
-#: What is walked into, or stands for something else, also where all operands are constants.
+#: Primitives that are walked into or stand for others, even if all operands are constants.
 _STRUCTURE = {*Walker.rules, "cond", "while", "scan", "dim_as_value", "tilewright_mod"}
 
 
@@ -32,7 +32,7 @@ class ModWalker(Walker):
     gradients: dict = {}  #: rules of primitives whose first operand is a gradient
 
     def __init__(self, captured=(), locate=None):
-        """`captured`: the arrays that the mod reads; `locate(file, line)` is told every line."""
+        """`captured`: the arrays that the mod reads; `locate(file, line)` gets every line."""
         super().__init__()
         self.captured = captured
         if locate is not None:
@@ -84,7 +84,7 @@ class ModWalker(Walker):
     def integer_division(self, equation, name, a, b):
         dtypes = {atom.aval.dtype for atom in [*equation.invars, *equation.outvars]}
         integer = all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes)
-        # By zero jnp's functions give what theirs, and not the library's, give.
+        # Division by zero must give what jnp's functions give, not the library's.
         low, high = limits(objects(b).flat[0]) if integer else (0, 0)
         if len(dtypes) == 1 and (low > 0 or high < 0) and not (is_constant(a) and is_constant(b)):
             return apply_all(name, [a, b], dtypes.pop())
@@ -128,7 +128,7 @@ def _empty(w, equation):
 
 @rule("dim_as_value")
 def _extent(w, equation):
-    """A symbolic extent: that of an array which the mod reads."""
+    """A symbolic extent, which is that of an array that the mod reads."""
     dim = equation.params["dim"]
     for array in w.captured:
         if dim in array.shape:

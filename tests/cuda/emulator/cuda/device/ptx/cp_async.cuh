@@ -1,12 +1,12 @@
-// Emulated asynchronous copies: each is done after a random delay, at its group's wait at the
-// latest.
+// Emulated asynchronous copies: each completes after a random delay, but before its group's wait
+// ends.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"
 
 namespace emulator {
 
-/// Copies of each thread that are not committed, and the groups of those that are.
+/// Each thread's uncommitted copies, and the groups of committed ones.
 inline std::map<int, std::vector<std::function<void()>>> open_copies;
 inline std::map<int, std::vector<std::shared_ptr<bool>>> copy_groups;
 

@@ -1,4 +1,4 @@
-// mbarriers on the host: counts of arrivals and bytes beside memory.
+// mbarriers on the host: counts of arrivals and bytes, kept outside of the emulated memory.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"

@@ -105,7 +105,7 @@ struct Blocks {};
 template <bool kTransposed>
 struct Moved {};
 
-/// Any of the functions that kernels come with (cuda/codegen/mma_steps.h).
+/// Stands for all functions that are generated with kernels (cuda/codegen/mma_steps.h).
 template <class Tag, int kRows, int kColumns, bool kTransposed, class... Registers>
 inline void multiply(Tag tag, Blocks<kRows, kColumns>, Moved<kTransposed>, Registers&&... given) {
     std::vector<float*> sums;

@@ -1,4 +1,4 @@
-// Named barriers on the host; fences and registers change nothing there.
+// Named barriers on the host, where fences and register counts have no effect.
 #pragma once
 
 #include "cuda/device/ptx/types.cuh"

@@ -1,12 +1,11 @@
-// TMA on the host: boxes with bounds and the swizzle of 128 bytes, done after a random
-// delay.
+// TMA on the host: boxes with bounds and the 128-byte swizzle, completed after a random delay.
 #pragma once
 
 #include "cuda/device/ptx/mbarrier.cuh"
 
 namespace twd {
 
-/// What tests/cuda/emulate.cpp makes of a TensorMapRequest; strides in bytes.
+/// What tests/cuda/emulate.cpp makes from a TensorMapRequest; strides are in bytes.
 struct TensorMap {
     unsigned char* data;
     long extent[5], stride[5];
@@ -21,7 +20,7 @@ inline u32 swizzle128(u32 address) {
     return address ^ ((address >> 7 & 7) << 4);
 }
 
-/// f(offset in the box, is it inside, offset in the array) for every element.
+/// Calls f(offset in the box, whether it is inside, offset in the array) for every element.
 template <class F>
 inline void each_element(const TensorMap& map, const std::vector<long>& at, F&& f) {
     long total = 1;
@@ -58,7 +57,7 @@ inline void tensor_load(u32 target, const TensorMap* map, u32 barrier, C... coor
     });
 }
 
-/// Stores of each thread that are not committed, and that may still read shared memory.
+/// Each thread's uncommitted stores, and committed ones that may still read shared memory.
 inline std::map<int, std::vector<std::shared_ptr<bool>>> open_stores, committed_stores;
 
 template <class... C>

@@ -59,16 +59,16 @@ inline int current = 0, barrier_arrived = 0;
 inline unsigned barrier_generation = 0;
 inline const std::function<void()>* body;
 inline long switches = 0;
-inline constexpr long kMostSwitches = 200000000;  // of a block that ends
+inline constexpr long kMostSwitches = 200000000;  // more means that a block does not end
 
-inline void (*report)() = nullptr;  // what state there is, for a block that does not end
+inline void (*report)() = nullptr;  // prints the state of a block that does not end
 [[noreturn]] inline void fail(const char* what) {
     std::fprintf(stderr, "thread %d: %s\n", current, what);
     if (report != nullptr) report();
     std::abort();
 }
 
-// What TMA and tensor cores do comes to pass some rounds after it was asked for.
+// Work of TMA and tensor cores takes effect some scheduling rounds after it was issued.
 struct Delayed {
     int rounds;
     std::function<void()> run;
@@ -94,7 +94,7 @@ inline void pass_round() {
     }
 }
 
-// Rows of 128 bytes that threads wrote and did not fence for TMA, with the writers.
+// Rows of 128 bytes that threads wrote and have not fenced for TMA, with the writers.
 inline std::map<unsigned, std::set<int>> unfenced_writers;
 inline std::map<int, std::vector<unsigned>> rows_written;  // by each thread
 struct Unfenced {
@@ -117,8 +117,8 @@ inline void fence_writes() {
     rows_written[current].clear();
 }
 
-/// Other threads run until `ready` holds. The scheduler asks, so that a thread which goes on
-/// waiting costs no switch, and a block in which every thread waits is found at once.
+/// Lets other threads run until `ready` is true. The scheduler evaluates it, so that a waiting
+/// thread costs no switches, and a block in which every thread waits is detected at once.
 template <class Ready>
 inline void wait_until(const Ready& ready) {
     if (ready()) return;
@@ -145,7 +145,7 @@ inline void meet(Warp& warp) {
     }
     wait_until([&] { return warp.generation != mine; });
 }
-/// Every lane brings `words` words; `read` sees all lanes'.
+/// Every lane passes `count` words; `read` sees those of all lanes.
 template <class Read>
 inline void collective(const std::uint64_t* words, int count, Read&& read) {
     Warp& warp = warps[current / 32];
@@ -180,7 +180,7 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
         fiber.context.uc_link = nullptr;
         makecontext(&fiber.context, entry, 0);
     }
-    // Threads run in an order that changes every round, so that missing barriers show.
+    // Threads run in an order that changes every round, to expose missing barriers.
     std::uint64_t random = seed * 2654435761u + 1;
     for (bool left = true; left;) {
         left = false;
@@ -197,7 +197,7 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
             if (fibers[t].ready && !fibers[t].ready()) continue;
             fibers[t].ready = nullptr;
             runs = true;
-            // Kernels of users may have blocks of several axes; others leave blockDim as it is.
+            // Users' kernels may have blocks with several axes; others do not set blockDim.
             const unsigned x = blockDim.x * blockDim.y * blockDim.z > 1 ? blockDim.x : threads;
             threadIdx = {t % x, t / x % blockDim.y, t / x / blockDim.y};
             swapcontext(&scheduler, &fibers[t].context);

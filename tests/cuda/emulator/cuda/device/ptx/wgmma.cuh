@@ -1,5 +1,6 @@
-// Products of warpgroups on the host. An accumulator is NaN from the issue of a product to the wait
-// that covers it, where the product reads shared memory: what is overwritten too early shows.
+// Warpgroup products on the host. An accumulator is NaN from the issue of a product to the wait
+// that covers it, which is when shared memory is read, so that overwriting it too early is
+// detected.
 #pragma once
 
 #include "cuda/device/ptx/convert.cuh"
@@ -18,7 +19,7 @@ inline Bits bits_of(const void* from) {
     std::memcpy(&bits, from, sizeof(bits));
     return bits;
 }
-/// A float of 8 bits; only e4m3 has no infinities.
+/// An 8-bit float; only e4m3 has no infinities.
 inline double small_float(u8 bits, int exponent_bits, int mantissa_bits) {
     const int bias = (1 << (exponent_bits - 1)) - 1,
               exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
@@ -75,7 +76,7 @@ struct Product {
     int n = 0;
     std::vector<int> a_steps, b_steps;
     const u32* words[128] = {};    // of a in registers
-    std::vector<u32> issued[128];  // what they were at issue
+    std::vector<u32> issued[128];  // their values at issue
 };
 struct Warpgroup {
     int arrived = 0;
@@ -86,7 +87,7 @@ struct Warpgroup {
 };
 inline Warpgroup warpgroups[8];
 
-/// The warpgroup's threads meet; the last one does something.
+/// The threads of the warpgroup meet; the last one to arrive runs `last`.
 template <class Last>
 inline void meet_group(Last&& last) {
     Warpgroup& group = warpgroups[emulator::current / 128];
@@ -100,7 +101,7 @@ inline void meet_group(Last&& last) {
     emulator::wait_until([&] { return group.generation != mine; });
 }
 
-/// Element (row, k) of an operand by its descriptor, bit by bit (PTX ISA, matrix descriptors).
+/// Element (row, k) of an operand given by its descriptor (PTX ISA, matrix descriptors).
 inline double operand_element(const Product& product, u64 descriptor, bool mn_major, int row, int k,
                               int step) {
     const auto field = [&](int bit) { return static_cast<u32>(descriptor >> bit & 0x3fff) * 16; };
@@ -178,7 +179,7 @@ inline void wgmma_wait() {
             for (Product& product : group.flying.front()) run(product);
             group.flying.erase(group.flying.begin());
         }
-        // What flies on has the sum so far from those that are done.
+        // Products still in flight accumulate on the results of those that are done.
         for (auto& products : group.flying) {
             for (Product& product : products) {
                 if (!product.chained) continue;
