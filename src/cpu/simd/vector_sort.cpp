@@ -30,7 +30,7 @@ class LineSort {
         if (count_ == 0) return;
         if (line_.places == nullptr && count_ == n_ && sort_elements()) return;
         // The places make keys differ, and say where elements with one key stood.
-        const int bits = std::bit_width(n_ - 1);
+        const auto bits = static_cast<int>(std::bit_width(n_ - 1));
         if constexpr (sizeof(Bits) == 8) {
             sort_halves();
         } else if (Keys::kWidth + bits <= 32) {
