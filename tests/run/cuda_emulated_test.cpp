@@ -230,25 +230,28 @@ TEST(CudaEmulated, SortsAndCombines) {
         std::vector<std::vector<std::int64_t>> extents;
     };
     std::vector<Case> cases;
-    // Lines that are filled up to a power of two, words of every kind.
-    const std::pair<DType, std::int64_t> inputs[] = {
-        {f32, 77}, {bf16, 96}, {i64, 77}, {u8, 5}, {f64, 300}};
-    for (const auto& [dtype, n] : inputs) {
+    // Lines that are filled up to a power of two, words of every kind; counts of which runs of 8,
+    // 16, 32 and 64 are kept, and for which whole lines are sorted.
+    const std::tuple<DType, std::int64_t, std::int64_t> inputs[] = {
+        {f32, 77, 5}, {bf16, 96, 13}, {i64, 77, 20}, {u8, 5, 5}, {f64, 300, 40}, {i32, 500, 1}};
+    for (const auto& [dtype, n, count] : inputs) {
         lang::Signature signature;
-        signature.parameters = {
-            array("x", Role::input, dtype, {3, n}), array("places", Role::output, i32, {3, n}),
-            array("down", Role::output, dtype, {3, n}), array("top", Role::output, dtype, {3, 5}),
-            array("first", Role::output, i32, {3, 5})};
-        cases.push_back({lang::trace(kernel("order",
-                                            [](Ref x, Ref places, Ref down, Ref top, Ref first) {
-                                                places.store(argsort(x.load()));
-                                                down.store(sort(x.load(), 0, true));
-                                                const auto [values, at] = top_k(x.load(), 5);
-                                                top.store(values);
-                                                first.store(at);
-                                            }),
-                                     signature),
-                         {{3, n}, {3, n}, {3, n}, {3, 5}, {3, 5}}});
+        signature.parameters = {array("x", Role::input, dtype, {3, n}),
+                                array("places", Role::output, i32, {3, n}),
+                                array("down", Role::output, dtype, {3, n}),
+                                array("top", Role::output, dtype, {3, count}),
+                                array("first", Role::output, i32, {3, count})};
+        cases.push_back(
+            {lang::trace(kernel("order",
+                                [k = count](Ref x, Ref places, Ref down, Ref top, Ref first) {
+                                    places.store(argsort(x.load()));
+                                    down.store(sort(x.load(), 0, true));
+                                    const auto [values, at] = top_k(x.load(), k);
+                                    top.store(values);
+                                    first.store(at);
+                                }),
+                         signature),
+             {{3, n}, {3, n}, {3, n}, {3, count}, {3, count}}});
     }
     lang::Signature signature;
     signature.parameters = {

@@ -1,4 +1,5 @@
 // Sorting along an axis, in shared memory.
+#include <algorithm>
 #include <bit>
 
 #include "cuda/codegen/emitter.h"
@@ -81,7 +82,10 @@ void Emitter::sort(const Instruction& made) {
     }
     touch(id);
     before_shared_read({id});
-    line("sorting::sort_lines<{}, {}, {}>({});", length, total, 32 * warps_, base);
+    const auto kept = static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(how.count, 8))));
+    line("sorting::{}<{}, {}, {}, {}>({});", kept < length ? "keep_first" : "sort_runs",
+         std::min(kept, length), length, total, 32 * warps_, base);
     touch(id);
     for (const Instruction* each : wanted) {
         const Value result = each->result();

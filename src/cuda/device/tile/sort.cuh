@@ -195,18 +195,75 @@ TW_DEVICE void order_runs_of_8(Word* words) {
     __syncthreads();
 }
 
-/// Sorts lines of kLength words, a power of two, kTotal in all. To be called by all threads of the
-/// block after a barrier; ends with one.
-template <int kLength, int kTotal, int kThreads, class Word>
-TW_DEVICE void sort_lines(Word* words) {
+/// Sorts each kRun words of lines of kLength, powers of two, kTotal in all, alternately up and down
+/// where a line has several runs. To be called by all threads of the block after a barrier; ends
+/// with one.
+template <int kRun, int kLength, int kTotal, int kThreads, class Word>
+TW_DEVICE void sort_runs(Word* words) {
     if constexpr (kLength >= 8) order_runs_of_8<kLength, kTotal, kThreads>(words);
-    for (int size = kLength >= 8 ? 16 : 2; size <= kLength; size *= 2) {
+    for (int size = kLength >= 8 ? 16 : 2; size <= kRun; size *= 2) {
         int stride = size / 2;
         for (; stride >= 4; stride /= 8) {
             compare<3, kLength, kTotal, kThreads>(words, size, stride);
         }
         if (stride == 2) compare<2, kLength, kTotal, kThreads>(words, size, stride);
         if (stride == 1) compare<1, kLength, kTotal, kThreads>(words, size, stride);
+    }
+}
+
+/// Compares words as `compare` does, in the runs of kKept words that are left after `level` rounds
+/// of `keep_first`: every 2^level-th run of a line. With kHalve, these are first made of pairs of
+/// runs: of a run that ascends and one that descends, the lesser of the words at each place are the
+/// first kKept words of both, and a bitonic sequence.
+template <int kBits, bool kHalve, int kKept, int kLength, int kTotal, int kThreads, class Word>
+TW_DEVICE void compare_kept(Word* words, int level, int stride) {
+    constexpr int kGroup = 1 << kBits;
+    const int least = stride >> (kBits - 1);
+    for (int group = static_cast<int>(threadIdx.x); group < (kTotal >> level) / kGroup;
+         group += kThreads) {
+        const int first = (group & -least) << kBits | (group & (least - 1));
+        const bool ascending = (first & ((kLength >> level) - 1) & kKept) == 0;
+        const int at = (first & -kKept) << level | (first & (kKept - 1));
+        Word held[kGroup];
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) {
+            held[i] = words[slot<Word>(at + i * least)];
+            if constexpr (kHalve) {
+                const Word other = words[slot<Word>(at + (kKept << (level - 1)) + i * least)];
+                if (comes_before(other, held[i])) held[i] = other;
+            }
+        }
+#pragma unroll
+        for (int distance = kGroup / 2; distance > 0; distance /= 2) {
+#pragma unroll
+            for (int i = 0; i < kGroup; ++i) {
+                if ((i & distance) == 0) order(held[i], held[i + distance], ascending);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) words[slot<Word>(at + i * least)] = held[i];
+    }
+    __syncthreads();
+}
+
+/// Sorts the first kKept words (8 or a larger power of two) of each line to its beginning; the
+/// others are lost. Half the runs of a line are left after each round. (Shanbhag, Pirk and Madden,
+/// "Efficient Top-K Query Processing on Massively Parallel Hardware", 2018.)
+template <int kKept, int kLength, int kTotal, int kThreads, class Word>
+TW_DEVICE void keep_first(Word* words) {
+    sort_runs<kKept, kLength, kTotal, kThreads>(words);
+    for (int level = 1; kKept << level <= kLength; ++level) {
+        int stride = kKept / 2;
+        compare_kept<3, true, kKept, kLength, kTotal, kThreads>(words, level, stride);
+        for (stride /= 8; stride >= 4; stride /= 8) {
+            compare_kept<3, false, kKept, kLength, kTotal, kThreads>(words, level, stride);
+        }
+        if (stride == 2) {
+            compare_kept<2, false, kKept, kLength, kTotal, kThreads>(words, level, stride);
+        }
+        if (stride == 1) {
+            compare_kept<1, false, kKept, kLength, kTotal, kThreads>(words, level, stride);
+        }
     }
 }
 
