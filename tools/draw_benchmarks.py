@@ -2,11 +2,15 @@
 """Draws the tables of docs/benchmarks.md and of README.md's results as bars, into docs/figures.
 
 usage: draw_benchmarks.py [--check]     --check draws nothing, and fails where a chart is out of date
+       draw_benchmarks.py --suite FILE  prints the table of a run of `tilewright bench cpu --json FILE`
 
 A chart's file name contains its section's title. The tables have the columns work, against,
-forward, backward; if a cell has several numbers, the bar shows their mean.
+forward, backward; if a cell has several numbers, the bar shows their mean. A table with the column
+kernel and one for each other implementation becomes a line of points for each kernel.
 """
 
+import json
+import math
 import pathlib
 import re
 import sys
@@ -77,13 +81,100 @@ def chart(title, rows):
     )
 
 
+# The columns of `tilewright bench cpu`: how its rows name an implementation, title, colour.
+SUITE = {
+    "plain": ("plain C++", "#222"),
+    "onednn": ("oneDNN", "#f28e2b"),
+    "torch": ("PyTorch", "#d62728"),
+    "torch-compile": ("torch.compile", "#9467bd"),
+    "numba": ("Numba", "#2ca02c"),
+    "halide": ("Halide", "#3f51b5"),
+}
+
+
+def suite_table(path):
+    """The Markdown table of a run's JSON: by kernel, times of others divided by the tile program's."""
+    kernels = {}
+    for row in json.loads(pathlib.Path(path).read_text())["rows"]:
+        kernels.setdefault(row["case"], {})[row["impl"]] = row["ms"]
+    others = [impl for impl in SUITE if any(impl in times for times in kernels.values())]
+    lines = [
+        "| kernel | " + " | ".join(SUITE[impl][0] for impl in others) + " |",
+        "|---" * (len(others) + 1) + "|",
+    ]
+    for name, times in kernels.items():
+        ratios = [times[impl] / times["tilewright"] if impl in times else None for impl in others]
+        cells = ("" if r is None else f"{r:.3g}" if r >= 10 else f"{r:.2f}" for r in ratios)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def suite_chart(title, section):
+    """A line of points for each kernel, on a logarithmic scale."""
+    lines = re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
+    header, rows = lines[0], lines[2:]
+    columns = [cell.strip() for cell in header.split("|")][1:]
+    colours = dict(SUITE.values())
+    kernels = []
+    for line in rows:
+        name, *cells = (cell.strip() for cell in line.split("|"))
+        kernels.append((name, [float(cell) if cell else None for cell in cells]))
+    values = [value for _, points in kernels for value in points if value]
+    low, high = math.log10(min(values)), math.log10(max(values))
+    left = round(LETTER * max(len(name) for name, _ in kernels)) + 15
+
+    def place(value):
+        return left + 20 + (math.log10(value) - low) / (high - low) * 1.5 * WIDTH
+
+    top, step = 76, 18
+    bottom = top + step * len(kernels)
+    parts = []
+    for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
+        if not low <= math.log10(value) <= high:
+            continue
+        style = "stroke='#222' stroke-dasharray='4 3'" if value == 1 else "stroke='#ddd'"
+        at = place(value)
+        parts.append(
+            f"<line x1='{at:.1f}' x2='{at:.1f}' y1='{top - 8}' y2='{bottom}' {style}/>"
+            f"<text x='{at:.1f}' y='{top - 12}' text-anchor='middle' font-family='sans-serif' "
+            f"font-size='11' fill='#444'>{value:g}</text>"
+        )
+    for number, (name, points) in enumerate(kernels):
+        y = top + step * number + step // 2
+        parts.append(f"<text x='{left}' y='{y + 4}' text-anchor='end' {FONT}>{escape(name)}</text>")
+        parts += [
+            f"<circle cx='{place(value):.1f}' cy='{y}' r='4.5' fill='{colours[column]}' "
+            f"fill-opacity='0.85'/>"
+            for column, value in zip(columns, points, strict=True)
+            if value
+        ]
+    x = left
+    for column in columns:
+        parts.append(
+            f"<circle cx='{x + 6}' cy='42' r='5' fill='{colours[column]}'/>"
+            f"<text x='{x + 16}' y='46' {FONT}>{escape(column)}</text>"
+        )
+        x += round(LETTER * len(column)) + 34
+    width, height = round(left + 1.5 * WIDTH + 60), bottom + 12
+    body = "\n".join(parts)
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' "
+        f"height='{height}'>\n<rect width='100%' height='100%' fill='white'/>\n"
+        f"<text x='10' y='20' font-family='sans-serif' font-size='15' font-weight='bold'>"
+        f"{escape(title)}: times as fast as others</text>\n{body}\n</svg>\n"
+    )
+
+
 def charts():
     """{file name: SVG}"""
     drawn = {}
     for section in re.split(r"^## ", (ROOT / "docs/benchmarks.md").read_text(), flags=re.M)[1:]:
         title = section.splitlines()[0]
         stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-        drawn[f"benchmarks-{stem}.svg"] = chart(title, rows_of(section))
+        if re.search(r"^\| kernel \|", section, re.MULTILINE):
+            drawn[f"benchmarks-{stem}.svg"] = suite_chart(title, section)
+        else:
+            drawn[f"benchmarks-{stem}.svg"] = chart(title, rows_of(section))
     results = (ROOT / "README.md").read_text().partition("\n## Results")[2].partition("\n## ")[0]
     if results:
         drawn["results.svg"] = chart("Tilewright", rows_of(results))
@@ -91,6 +182,9 @@ def charts():
 
 
 def main():
+    if sys.argv[1:2] == ["--suite"] and len(sys.argv) == 3:
+        print(suite_table(sys.argv[2]))
+        return 0
     bad = 0
     for name, svg in charts().items():
         path = FIGURES / name

@@ -93,13 +93,15 @@ TEST(BenchCommand, EveryOperationWritesItsRows) {
 
 TEST(BenchCommand, KernelsOfTheSuiteGiveWhatPlainLoopsGive) {
     TemporaryFolder folder;
-    const ProgramResult result =
-        run_program({"bench", "cpu", "--small", "--seconds", "0.001", "--json", folder / "r.json"});
+    const ProgramResult result = run_program({"bench", "cpu", "--small", "--seconds", "0.001",
+                                              "--baseline", "none", "--json", folder / "r.json"});
     EXPECT_EQ(result.status, 0) << result.error << result.out;
     EXPECT_THAT(result.out, HasSubstr("kernels: geometric mean"));
+    EXPECT_THAT(result.out, HasSubstr(" x plain, least "));
     std::ifstream file(folder / "r.json");
     const auto json = nlohmann::json::parse(file);
-    ASSERT_GE(json["rows"].size(), 40U);
+    ASSERT_GE(json["rows"].size(), 70U);
+    EXPECT_FALSE(json.contains("peers"));
     for (std::size_t i = 0; i < json["rows"].size(); ++i) {
         const auto& row = json["rows"][i];
         EXPECT_EQ(row["impl"], i % 2 == 0 ? "plain" : "tilewright");
@@ -114,14 +116,84 @@ TEST(BenchCommand, KernelsOfTheSuiteGiveWhatPlainLoopsGive) {
 }
 
 TEST(BenchCommand, CasesOfTheSuiteAreChosenByName) {
-    const ProgramResult result =
-        run_program({"bench", "cpu", "--small", "--case", "softmax", "--seconds", "0.001"});
+    const ProgramResult result = run_program({"bench", "cpu", "--small", "--case", "softmax",
+                                              "--seconds", "0.001", "--baseline", "none"});
     EXPECT_EQ(result.status, 0) << result.error;
     EXPECT_THAT(result.out, HasSubstr("softmax 64 x 128 f32"));
     EXPECT_THAT(result.out, HasSubstr("\n1 kernels: "));
-    const ProgramResult none = run_program({"bench", "cpu", "--small", "--case", "nothing"});
+    const ProgramResult none =
+        run_program({"bench", "cpu", "--small", "--case", "nothing", "--baseline", "none"});
     EXPECT_EQ(none.status, 2);
     EXPECT_THAT(none.error, HasSubstr("--case to be part of a case's name but got nothing"));
+}
+
+/// A stand-in for Python that answers like bench/cpu_peers.py: torch is installed and gives zeros,
+/// onednn lacks every kernel, and the others are missing.
+class StandInPython {
+  public:
+    StandInPython() {
+        const std::string path = folder_ / "python";
+        std::ofstream(path) << R"(#!/bin/sh
+while read -r line; do
+    case $line in
+    run*) echo 0.25 ;;
+    *'"library":"torch"'*) echo ready ;;
+    *'"kernel"'*'"library":"onednn"'*) echo 'error: NotImplementedError: softmax' ;;
+    *'"library":"onednn"'*) echo ready ;;
+    *) echo "error: ModuleNotFoundError: No module named 'numba'" ;;
+    esac
+done
+)";
+        std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+        ::setenv("TILEWRIGHT_PYTHON", path.c_str(), 1);
+    }
+    ~StandInPython() { ::unsetenv("TILEWRIGHT_PYTHON"); }
+
+  private:
+    TemporaryFolder folder_;
+};
+
+TEST(BenchCommand, OtherLibrariesHaveRowsBesidePlainLoops) {
+    const StandInPython python;
+    const auto run_suite = [](const std::string& baseline) {
+        return run_program({"bench", "cpu", "--small", "--case", "softmax", "--seconds", "0.001",
+                            "--baseline", baseline, "--json", "-"});
+    };
+    const ProgramResult result = run_suite("torch");
+    EXPECT_EQ(result.status, 1);  // zeros are no softmax
+    EXPECT_THAT(result.error, HasSubstr("FAILED"));
+    EXPECT_THAT(result.error, HasSubstr("1 kernels: geometric mean"));
+    EXPECT_THAT(result.error, HasSubstr(" x torch, least "));
+    const auto json = nlohmann::json::parse(result.out);
+    ASSERT_EQ(json["rows"].size(), 3U);
+    const auto &plain = json["rows"][0], &torch = json["rows"][1], &ours = json["rows"][2];
+    EXPECT_EQ(plain["impl"], "plain");
+    EXPECT_EQ(torch["impl"], "torch");
+    EXPECT_EQ(torch["ms"], 250);
+    EXPECT_EQ(torch["ok"], false);
+    EXPECT_EQ(torch["error"], 1);
+    EXPECT_EQ(torch["baseline"], "plain");
+    EXPECT_LT(torch["ratio"], 1);
+    EXPECT_EQ(ours["impl"], "tilewright");
+    EXPECT_EQ(ours["ok"], true);
+    EXPECT_TRUE(json["peers"].contains("torch"));
+}
+
+TEST(BenchCommand, MissingLibrariesAreNamed) {
+    const StandInPython python;
+    std::vector<std::string> arguments = {"bench",  "cpu", "--small",   "--case", "softmax",
+                                          "--json", "-",   "--seconds", "0.001",  "--no-check"};
+    const ProgramResult result = run_program(arguments);
+    EXPECT_EQ(result.status, 0) << result.error;
+    EXPECT_THAT(result.error, HasSubstr("no rows of numba: No module named 'numba'\n"));
+    EXPECT_THAT(result.error, HasSubstr("no rows of halide: "));
+    const auto json = nlohmann::json::parse(result.out);
+    ASSERT_EQ(json["rows"].size(), 3U);  // plain, torch, tilewright: onednn has no such kernel
+    EXPECT_EQ(json["peers"]["numba"], "not installed: No module named 'numba'");
+    arguments.insert(arguments.end(), {"--baseline", "numba"});
+    const ProgramResult named = run_program(arguments);
+    EXPECT_EQ(named.status, 2);
+    EXPECT_THAT(named.error, HasSubstr("--baseline numba to be installed but got \"No module"));
 }
 
 TEST(BenchCommand, JsonOnStandardOutputIsAloneThere) {
@@ -182,6 +254,8 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"attention", "--baseline", "onednn"}, "torch-sdpa");
     expect_error({"flex", "--baseline", "xla"}, "torch-flex");
     expect_error({"matmul", "--baseline", "fa4"}, "torch or xla");
+    expect_error({"cpu", "--baseline", "xla"},
+                 "--baseline onednn, torch, torch-compile, numba, halide or none but got xla");
     expect_error({"attention", "--threads", "0"}, "--threads");
     expect_error({"attention", "--device", "tpu"}, "--device");
     expect_error({"attention", "--sweep"}, "--sweep with --device cuda");
@@ -214,8 +288,7 @@ TEST(BenchCommand, OptionsThatAnOperationDoesNotReadAreRefused) {
                                                          {"matmul", "--no-deterministic"},
                                                          {"cpu", "--dtype", "f32"},
                                                          {"cpu", "--seq-len", "9"},
-                                                         {"norm", "--small"},
-                                                         {"cpu", "--baseline", "torch"}};
+                                                         {"norm", "--small"}};
     for (const std::vector<std::string>& wrong : cases) {
         std::vector<std::string> arguments = {"bench"};
         arguments.insert(arguments.end(), wrong.begin(), wrong.end());

@@ -87,7 +87,7 @@ TEST(Report, LinesFitAHundredColumns) {
 
 TEST(Report, CompletedRowsAreHandedOn) {
     std::vector<std::size_t> counts;
-    Report report(nullptr, [&](std::span<const Row> rows) { counts.push_back(rows.size()); });
+    Report report(nullptr, [&](const Report& so_far) { counts.push_back(so_far.rows().size()); });
     report.print();
     report.add(row_of("a", "forward"));
     report.add(row_of("b", "forward"));

@@ -109,12 +109,13 @@ struct PreparedHelper {
 };
 
 /// A helper, idle or new, that has been given the job. It becomes idle when the last reference to
-/// it is gone.
+/// it is gone, for further jobs of the same `owner`.
 std::shared_ptr<HelperProcess> with_job(const fs::path& root, const nlohmann::json& job,
-                                        const std::string& script) {
+                                        const std::string& script, const std::string& owner = {}) {
     static std::multimap<std::string, std::unique_ptr<HelperProcess>> idle;
+    const std::string key = script + ' ' + owner;
     std::unique_ptr<HelperProcess> helper;
-    if (auto found = idle.find(script); found != idle.end()) {
+    if (auto found = idle.find(key); found != idle.end()) {
         helper = std::move(found->second);
         idle.erase(found);
     } else {
@@ -122,9 +123,26 @@ std::shared_ptr<HelperProcess> with_job(const fs::path& root, const nlohmann::js
             std::vector<std::string>{python(root), (root / "bench" / script).string()});
     }
     helper->tell(job.dump());
-    return {helper.release(), [script](HelperProcess* done) {
+    return {helper.release(), [key](HelperProcess* done) {
                 std::unique_ptr<HelperProcess> back(done);
-                if (!back->ended()) idle.emplace(script, std::move(back));
+                if (!back->ended()) idle.emplace(key, std::move(back));
+            }};
+}
+
+/// Runs the job that the helper is ready for.
+Variant timed_helper(std::string name, std::shared_ptr<HelperProcess> helper) {
+    auto repeats = std::make_shared<int>(0);
+    return {std::move(name), [helper = std::move(helper), repeats] {
+                const auto run = [&](int count) {
+                    const std::string text = helper->ask(fmt::format("run {}", count));
+                    if (text.empty()) user_error("bench", "expected a time but the baseline ended");
+                    return std::stod(text);
+                };
+                if (*repeats == 0) {
+                    run(1);
+                    *repeats = static_cast<int>(std::clamp(0.01 / run(1) + 1, 1.0, 1e6));
+                }
+                return run(*repeats);
             }};
 }
 
@@ -216,19 +234,20 @@ Variant python_baseline(const nlohmann::json& job, const std::string& name) {
             chosen ? fmt::format("TILEWRIGHT_PYTHON must name a Python with {}", package)
                    : fmt::format("`./dev python {}` in {} installs it", package, root.string()));
     }
-    auto repeats = std::make_shared<int>(0);
-    return {name, [helper, repeats] {
-                const auto run = [&](int count) {
-                    const std::string text = helper->ask(fmt::format("run {}", count));
-                    if (text.empty()) user_error("bench", "expected a time but the baseline ended");
-                    return std::stod(text);
-                };
-                if (*repeats == 0) {
-                    run(1);
-                    *repeats = static_cast<int>(std::clamp(0.01 / run(1) + 1, 1.0, 1e6));
-                }
-                return run(*repeats);
-            }};
+    return timed_helper(name, helper);
+}
+
+std::vector<HelperAnswer> run_helpers(const std::string& script,
+                                      const std::vector<HelperJob>& jobs) {
+    const fs::path root = checkout("none");
+    std::vector<std::shared_ptr<HelperProcess>> helpers;
+    for (const HelperJob& job : jobs) helpers.push_back(with_job(root, job.job, script, job.name));
+    std::vector<HelperAnswer> answers;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+        std::string text = helpers[i]->answer();
+        answers.push_back({std::move(text), timed_helper(jobs[i].name, helpers[i])});
+    }
+    return answers;
 }
 
 Variant onednn_matmul(std::int64_t m, std::int64_t n, std::int64_t k) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -26,6 +26,21 @@ std::filesystem::path baseline_checkout(const std::string& name,
 /// Starts PyTorch helpers for these jobs in parallel and waits until each is ready or has failed;
 /// the next `python_baseline` of a job takes its helper.
 void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs);
+
+/// A job for a helper process, in the name of a library.
+struct HelperJob {
+    std::string name;
+    nlohmann::json job;
+};
+struct HelperAnswer {
+    std::string text;  ///< "ready", or "error: why"; empty if the process has ended
+    Variant variant;   ///< of that name, which runs the job if it is ready
+};
+/// Gives the jobs to processes that run `script` of bench/, one for each name, and waits for their
+/// answers. A process is used again by the next job of the same name once the variant of the last
+/// one is gone. UserError without a checkout.
+std::vector<HelperAnswer> run_helpers(const std::string& script,
+                                      const std::vector<HelperJob>& jobs);
 
 /// The f32 matrix product c[m, n] = a[m, k] b[k, n] with oneDNN's sgemm. UserError if libdnnl is
 /// missing.

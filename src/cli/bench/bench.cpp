@@ -49,7 +49,7 @@ const std::vector<Benchmark>& benchmarks() {
          bench_compile,
          bench_compile_gpu,
          {"--dtype", "--head-dim", "--once", "--no-deterministic"}},
-        {"cpu", bench_cpu, nullptr, {"--case", "--small"}},
+        {"cpu", bench_cpu, nullptr, {"--baseline", "--case", "--small"}},
         {"decode",
          bench_decode,
          bench_decode_gpu,
@@ -140,7 +140,8 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     for (const auto& [option, size] : sizes)
         if (size && *size < 1)
             user_error("bench", "expected --{} of at least 1 but got {}", option, *size);
-    if (bench.baseline.empty() && (gpu || options.operation == "flex")) bench.baseline = "auto";
+    const bool all_peers = gpu || options.operation == "flex" || options.operation == "cpu";
+    if (bench.baseline.empty() && all_peers) bench.baseline = "auto";
     if (bench.baseline == "none") bench.baseline.clear();
     const bool json_on_out = options.json == "-";
     std::ostream& notes = console.notes(json_on_out);
@@ -151,9 +152,10 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     const std::string device = gpu ? gpu_name(bench.device) : device_name();
     notes << device << "\n\n" << std::flush;
     const OnInterrupt on_interrupt;
-    const auto write_json = [&](std::span<const Row> rows, bool complete) {
+    const auto write_json = [&](const Report& report, bool complete) {
         if (options.json.empty()) return;
-        const std::string text = to_json(device, console.arguments, rows, complete) + '\n';
+        const std::string text =
+            to_json(device, console.arguments, report.rows(), complete, report.peers()) + '\n';
         if (json_on_out) {
             if (complete) console.out << text << std::flush;
             OnInterrupt::leave("\ninterrupted\n", complete ? "" : text);
@@ -165,10 +167,10 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     };
     const TuningTables tables(bench.autotune, notes);
     Report report(own_tables ? nullptr : &notes,
-                  [&](std::span<const Row> rows) { write_json(rows, false); });
+                  [&](const Report& so_far) { write_json(so_far, false); });
     (gpu ? benchmark.on_gpu : benchmark.on_cpu)(bench, report);
     report.print();
-    write_json(report.rows(), true);
+    write_json(report, true);
     for (const Row& row : report.rows())
         if (!row.ok) console.status = 1;
 }
@@ -220,11 +222,12 @@ void add_bench(CLI::App& app, Console& console) {
     command
         ->add_option("--baseline", bench.baseline,
                      "torch-sdpa (attention), torch-flex (flex: by itself where torch is there), "
-                     "torch, xla, onednn (matmul), none; cuda: cudnn, fa2, torch-flex, torch, by "
-                     "default all that are there, and by name fa4, xla, torch-compile (norm)")
+                     "torch, xla, onednn (matmul), none; cpu: onednn, torch, torch-compile, numba, "
+                     "halide, by default all that are there; cuda: cudnn, fa2, torch-flex, torch, "
+                     "by default all that are there, and by name fa4, xla, torch-compile (norm)")
         ->type_name("NAME")
         ->check(one_of({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn",
-                        "cudnn", "fa2", "fa4", "none"}));
+                        "numba", "halide", "cudnn", "fa2", "fa4", "none"}));
     command->add_flag(
         "--sweep", bench.sweep,
         "cuda: attention of lengths from 512 to 131072, batch x length 32768, and odd lengths; "

@@ -1,4 +1,4 @@
-// Kernels with gathers, scatters and atomics, and small products.
+// Kernels with gathers, scatters and atomics.
 #include <fmt/format.h>
 
 #include "cli/bench/cpu_suite.h"
@@ -6,9 +6,7 @@
 #include "tilewright/lang.h"
 
 namespace tilewright::cli {
-namespace {
 
-/// Integers from 0 to below - 1.
 Tensor random_indices(Tensor::Dims shape, std::int64_t below, std::uint32_t seed) {
     const Tensor result = Tensor::empty(i32, std::move(shape));
     std::uint32_t state = seed * 747796405U + 2891336453U;
@@ -19,6 +17,8 @@ Tensor random_indices(Tensor::Dims shape, std::int64_t below, std::uint32_t seed
     }
     return result;
 }
+
+namespace {
 
 constexpr std::int64_t kBlock = 4096;
 const BlockSpec& line_block() {
@@ -40,8 +40,8 @@ SuiteCase segment_sum_case(std::int64_t count, std::int64_t segments) {
         fmt::format("segment_sum {} to {}", count, segments), call, plain_loops().segment_sum,
         {random_values(f32, {count}, 1), ids, Tensor::zeros(f32, {segments})}, {f32, {segments}});
     result.output = result.inputs[2];
+    result.sizes = {count};
     result.units = count;
-    result.threads = false;
     result.bytes = 8.0 * static_cast<double>(count);
     return result;
 }
@@ -57,8 +57,8 @@ SuiteCase histogram_case(std::int64_t count, std::int64_t bins) {
         suite_case(fmt::format("histogram {} in {}", count, bins), call, plain_loops().histogram,
                    {random_indices({count}, bins, 1), Tensor::zeros(i32, {bins})}, {i32, {bins}});
     result.output = result.inputs[1];
+    result.sizes = {bins};
     result.units = count;
-    result.threads = false;
     result.bytes = 4.0 * static_cast<double>(count);
     return result;
 }
@@ -98,9 +98,9 @@ SuiteCase embedding_gradient_case(std::int64_t table, std::int64_t n, std::int64
                     Tensor::zeros(f32, {table, n})},
                    {f32, {table, n}});
     result.output = result.inputs[2];
-    result.sizes = {n};
-    result.units = count;
-    result.threads = false;
+    result.sizes = {n, count};
+    result.units = n;
+    result.parts = 1;
     result.bytes = 12.0 * static_cast<double>(count * n);
     return result;
 }
@@ -130,97 +130,6 @@ SuiteCase sparse_rows_case(std::int64_t rows, std::int64_t n, std::int64_t colum
     return result;
 }
 
-SuiteCase cholesky_case(std::int64_t count) {
-    constexpr std::int64_t n = 16;
-    const BlockSpec block{{squeezed, n, n}, [](auto i) { return tilewright::block(i, 0, 0); }};
-    Call call = tilewright::call(
-        kernel("cholesky",
-               [](Ref x, Ref y) {
-                   const Tile row = iota({n, 1}, 0), column = iota({1, n}, 1);
-                   const Tile rest = for_loop(0, n, x.load(), [&](Tile k, Tile a) {
-                       const Tile at = k.to(i32);
-                       const Tile pivot = where(column == at, a, 0.0);
-                       const Tile chosen = sum(pivot, 1, true);
-                       const Tile diagonal = sum(where(row == at, chosen, 0.0));
-                       const Tile l = where(row >= at, chosen / sqrt(diagonal), 0.0);
-                       const Tile below = where(row > at, l, 0.0);
-                       const Tile next = a - below * transpose(below);
-                       return where(column == at, l, next);
-                   });
-                   y.store(rest);
-               }),
-        {.grid = {count}, .in = {block}, .out = {block}, .out_type = {{f32, {count, n, n}}}});
-    // Positive definite: random values off the diagonal, large ones on it.
-    Tensor x = random_values(f32, {count, n, n}, 1);
-    float* data = x.data<float>();
-    for (std::int64_t m = 0; m < count; ++m, data += n * n) {
-        for (std::int64_t i = 0; i < n; ++i) {
-            for (std::int64_t j = 0; j < i; ++j) data[j * n + i] = data[i * n + j];
-            data[i * n + i] = 20 + data[i * n + i];
-        }
-    }
-    SuiteCase result = suite_case(fmt::format("cholesky of {} 16 x 16", count), call,
-                                  plain_loops().cholesky, {x}, {f32, {count, n, n}});
-    result.units = count;
-    result.flops = static_cast<double>(count * n * n * n) / 3;
-    result.tolerance = 1e-5;
-    return result;
-}
-
-SuiteCase int4_case(std::int64_t rows, std::int64_t depth, std::int64_t n) {
-    Call call = tilewright::call(
-        kernel("int4_matmul",
-               [=](Ref x, Ref packed, Ref scales, Ref y) {
-                   const Tile words = packed.load();
-                   const Tile low = ((words & 15).to(i32) - 8).to(f32),
-                              high = ((words >> 4).to(i32) - 8).to(f32);
-                   const Tile half = dot(x.at(all, ds(0, depth / 2)).load(), low);
-                   y.store(dot(x.at(all, ds(depth / 2, depth / 2)).load(), high, {.acc = half}) *
-                           scales.load());
-               }),
-        {.grid = {n / 64},
-         .in = {{},
-                BlockSpec{{depth / 2, 64}, [](auto j) { return tilewright::block(0, j); }},
-                BlockSpec{{64}, [](auto j) { return tilewright::block(j); }}},
-         .out = {BlockSpec{{rows, 64}, [](auto j) { return tilewright::block(0, j); }}},
-         .out_type = {{f32, {rows, n}}}});
-    SuiteCase result = suite_case(
-        fmt::format("int4 matmul {} x {} x {}", rows, depth, n), call, plain_loops().int4_matmul,
-        {random_values(f32, {rows, depth}, 1), random_values(u8, {depth / 2, n}, 2),
-         random_values(f32, {n}, 3)},
-        {f32, {rows, n}});
-    result.sizes = {n, depth, rows};
-    result.units = n / 64;
-    result.flops = 2.0 * static_cast<double>(rows * depth * n);
-    result.tolerance = 1e-5;
-    return result;
-}
-
-SuiteCase kmeans_case(std::int64_t rows, std::int64_t n, std::int64_t count) {
-    const std::int64_t block_rows = 64;
-    Call call = tilewright::call(
-        kernel("kmeans",
-               [](Ref x, Ref centres, Ref y) {
-                   // |x - c|^2 without |x|^2, which does not depend on the centre.
-                   const Tile c = centres.load();
-                   const Tile norms = sum(c * c, 1);
-                   const Tile products = dot(x.load(), c, {.trans_b = true});
-                   y.store(argmin(norms - products * 2.0, 1));
-               }),
-        {.grid = {rows / block_rows},
-         .in = {BlockSpec{{block_rows, n}, [](auto i) { return tilewright::block(i, 0); }}, {}},
-         .out = {BlockSpec{{block_rows}, [](auto i) { return tilewright::block(i); }}},
-         .out_type = {{i32, {rows}}}});
-    SuiteCase result = suite_case(
-        fmt::format("k-means step of {} x {}, {} centres", rows, n, count), call,
-        plain_loops().kmeans, {random_values(f32, {rows, n}, 1), random_values(f32, {count, n}, 2)},
-        {i32, {rows}});
-    result.sizes = {n, count};
-    result.units = rows;
-    result.flops = 3.0 * static_cast<double>(rows * n * count);
-    return result;
-}
-
 }  // namespace
 
 std::vector<SuiteCase> index_cases(bool small) {
@@ -232,9 +141,6 @@ std::vector<SuiteCase> index_cases(bool small) {
     cases.push_back(
         embedding_gradient_case(small ? 100 : 32768, small ? 70 : 256, small ? 64 : 16384));
     cases.push_back(sparse_rows_case(small ? 64 : 65536, 32, small ? 1000 : 65536));
-    cases.push_back(cholesky_case(small ? 4 : 512));
-    cases.push_back(int4_case(16, small ? 64 : 4096, small ? 128 : 4096));
-    cases.push_back(kmeans_case(small ? 64 : 32768, 32, small ? 10 : 64));
     return cases;
 }
 

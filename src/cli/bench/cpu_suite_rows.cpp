@@ -80,6 +80,65 @@ SuiteCase layer_norm_case(std::int64_t rows, std::int64_t n) {
     return result;
 }
 
+/// In groups of `group` channels of x (batch, channels, n).
+SuiteCase group_norm_case(std::int64_t batch, std::int64_t channels, std::int64_t group,
+                          std::int64_t n) {
+    const BlockSpec block{{squeezed, group, n},
+                          [](auto i, auto j) { return tilewright::block(i, j, 0); }};
+    const BlockSpec of_channels{{group}, [](auto, auto j) { return tilewright::block(j); }};
+    Call call = tilewright::call(
+        kernel("group_norm",
+               [group](Ref x, Ref weight, Ref bias, Ref y) {
+                   const Tile t = x.load();
+                   const Tile d = t - mean(mean(t, 1, true), 0, true);
+                   const Tile factor = rsqrt(mean(mean(d * d, 1, true), 0, true) + 1e-5);
+                   y.store(d * factor * reshape(weight.load(), {group, 1}) +
+                           reshape(bias.load(), {group, 1}));
+               }),
+        {.grid = {batch, channels / group},
+         .in = {block, of_channels, of_channels},
+         .out = {block},
+         .out_type = {{f32, {batch, channels, n}}}});
+    SuiteCase result = suite_case(
+        fmt::format("group_norm {} x {} x {}, {} channels in a group", batch, channels, n, group),
+        call, plain_loops().group_norm,
+        {random_values(f32, {batch, channels, n}, 1), random_values(f32, {channels}, 2),
+         random_values(f32, {channels}, 3)},
+        {f32, {batch, channels, n}});
+    result.sizes = {n, group, channels};
+    result.units = batch * (channels / group);
+    result.bytes = 8.0 * static_cast<double>(batch * channels * n);
+    result.tolerance = 2e-5;
+    return result;
+}
+
+/// Scores of pairs beyond the diagonal and beyond the prefix of their batch become very small.
+SuiteCase prefix_mask_case(std::int64_t batch, std::int64_t n) {
+    constexpr std::int64_t kRows = 64;
+    const BlockSpec block{{squeezed, kRows, n},
+                          [](auto i, auto j) { return tilewright::block(i, j, 0); }};
+    const BlockSpec prefix{{squeezed}, [](auto i, auto) { return tilewright::block(i); }};
+    Call call = tilewright::call(
+        kernel("prefix_mask",
+               [n](Ref scores, Ref prefixes, Ref y) {
+                   const Tile q = iota({kRows, 1}, 0) + program_id(1) * kRows;
+                   const Tile kv = iota({1, n}, 1);
+                   y.store(where((kv <= q) | (kv < prefixes.load()), scores.load(), -1e30));
+               }),
+        {.grid = {batch, n / kRows},
+         .in = {block, prefix},
+         .out = {block},
+         .out_type = {{f32, {batch, n, n}}}});
+    SuiteCase result = suite_case(
+        fmt::format("prefix_mask {} x {} x {}", batch, n, n), call, plain_loops().prefix_mask,
+        {random_values(f32, {batch, n, n}, 1), random_indices({batch}, n, 2)},
+        {f32, {batch, n, n}});
+    result.sizes = {n};
+    result.units = batch * n;
+    result.bytes = 8.0 * static_cast<double>(batch * n * n);
+    return result;
+}
+
 SuiteCase rotary_case(std::int64_t rows, std::int64_t half) {
     constexpr std::int64_t kRows = 64;
     const auto blocks = [](std::int64_t columns) {
@@ -207,6 +266,8 @@ std::vector<SuiteCase> row_cases(bool small) {
     cases.push_back(by_rows("softmax", softmax, plain.softmax, f32, rows, n / 4, 8));
     cases.back().tolerance = 1e-5;
     cases.push_back(layer_norm_case(rows, n / 4));
+    cases.push_back(group_norm_case(small ? 2 : 16, small ? 8 : 128, 4, small ? 100 : 3136));
+    cases.push_back(prefix_mask_case(small ? 2 : 4, small ? 64 : 2048));
     cases.push_back(rotary_case(small ? 64 : 32768, 64));
     cases.push_back(transpose_case(small ? 128 : 2048, small ? 64 : 2048));
     const std::int64_t lines = small ? 2 : 16, length = small ? 1000 : 262144;

@@ -9,9 +9,10 @@ namespace tilewright::cli {
 namespace {
 
 /// y (rows, width) from blocks of kRows rows with a border of `halo` on every side.
-SuiteCase stencil(const std::string& name, std::int64_t halo, PlainLoop loop, std::int64_t rows,
-                  std::int64_t width, std::int64_t block_rows, std::int64_t block_width,
-                  const std::function<Tile(Tile x, Tile f)>& f, bool right_side = false) {
+SuiteCase stencil(const std::string& name, const std::string& title, std::int64_t halo,
+                  PlainLoop loop, std::int64_t rows, std::int64_t width, std::int64_t block_rows,
+                  std::int64_t block_width, const std::function<Tile(Tile x, Tile f)>& f,
+                  bool right_side = false) {
     const BlockSpec with_halo{
         {element(block_rows + 2 * halo), element(block_width + 2 * halo)},
         [=](auto i, auto j) { return tilewright::block(i * block_rows, j * block_width); }};
@@ -35,8 +36,8 @@ SuiteCase stencil(const std::string& name, std::int64_t halo, PlainLoop loop, st
                    : tilewright::call(kernel(name, [f](Ref x, Ref y) { y.store(f(x.load(), {})); }),
                                       options);
     SuiteCase result = suite_case(
-        fmt::format("{} {} x {}, blocks {} x {}", name, rows, width, block_rows, block_width), call,
-        loop, std::move(inputs), {f32, {rows, width}});
+        fmt::format("{} {} x {}, blocks {} x {}", title, rows, width, block_rows, block_width),
+        call, loop, std::move(inputs), {f32, {rows, width}});
     result.sizes = {width};
     result.units = rows;
     result.bytes = 4 * arrays * static_cast<double>(rows * width);
@@ -115,28 +116,31 @@ std::vector<SuiteCase> stencil_cases(bool small) {
     };
     std::vector<SuiteCase> cases;
     cases.push_back(depthwise_case(small ? 3 : 256, small ? 20 : 112, small ? 70 : 112));
-    cases.push_back(stencil("stencil of 5", 1, plain.stencil, n, n, 32, wide, [=](Tile x, Tile) {
-        return part(x, 2, 1, 1) * 0.5 +
-               (part(x, 2, 0, 1) + part(x, 2, 2, 1) + part(x, 2, 1, 0) + part(x, 2, 1, 2)) * 0.125;
-    }));
+    cases.push_back(
+        stencil("stencil", "stencil of 5", 1, plain.stencil, n, n, 32, wide, [=](Tile x, Tile) {
+            return part(x, 2, 1, 1) * 0.5 +
+                   (part(x, 2, 0, 1) + part(x, 2, 2, 1) + part(x, 2, 1, 0) + part(x, 2, 1, 2)) *
+                       0.125;
+        }));
     cases.push_back(stencil(
-        "jacobi", 1, plain.jacobi, n, n, 32, wide,
+        "jacobi", "jacobi", 1, plain.jacobi, n, n, 32, wide,
         [=](Tile x, Tile f) {
             return (part(x, 2, 0, 1) + part(x, 2, 2, 1) + part(x, 2, 1, 0) + part(x, 2, 1, 2) - f) *
                    0.25;
         },
         true));
-    cases.push_back(stencil("blur of 5 x 5", 2, plain.blur, n, n, 32, wide, [=](Tile x, Tile) {
-        const auto rows = [&](std::int64_t i) {
-            return slice(x, {i, 0}, {x.dim(0) - 4, x.dim(1)});
-        };
-        const Tile sums = rows(0) + rows(4) + (rows(1) + rows(3)) * 4.0 + rows(2) * 6.0;
-        const auto columns = [&](std::int64_t j) {
-            return slice(sums, {0, j}, {sums.dim(0), sums.dim(1) - 4});
-        };
-        return (columns(0) + columns(4) + (columns(1) + columns(3)) * 4.0 + columns(2) * 6.0) *
-               (1.0 / 256);
-    }));
+    cases.push_back(
+        stencil("blur", "blur of 5 x 5", 2, plain.blur, n, n, 32, wide, [=](Tile x, Tile) {
+            const auto rows = [&](std::int64_t i) {
+                return slice(x, {i, 0}, {x.dim(0) - 4, x.dim(1)});
+            };
+            const Tile sums = rows(0) + rows(4) + (rows(1) + rows(3)) * 4.0 + rows(2) * 6.0;
+            const auto columns = [&](std::int64_t j) {
+                return slice(sums, {0, j}, {sums.dim(0), sums.dim(1) - 4});
+            };
+            return (columns(0) + columns(4) + (columns(1) + columns(3)) * 4.0 + columns(2) * 6.0) *
+                   (1.0 / 256);
+        }));
     cases.push_back(sliding_sum_case(small ? 8 : 1024, small ? 500 : 4096));
     return cases;
 }

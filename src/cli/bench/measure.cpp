@@ -94,7 +94,7 @@ void Report::print() {
     const std::span<const Row> rows = std::span<const Row>(rows_).subspan(printed_);
     printed_ = rows_.size();
     if (rows.empty()) return;
-    if (completed_) completed_(rows_);
+    if (completed_) completed_(*this);
     if (out_ == nullptr) return;
     for (const Row& row : rows) {
         if (row.case_name != case_) *out_ << row.case_name << '\n';
@@ -127,7 +127,8 @@ void Report::print() {
 }
 
 std::string to_json(const std::string& device, const std::vector<std::string>& options,
-                    std::span<const Row> rows, bool complete) {
+                    std::span<const Row> rows, bool complete,
+                    const std::map<std::string, std::string>& peers) {
     const run::SystemInfo host = run::read_system_info();
     utsname system = {};
     uname(&system);
@@ -145,6 +146,7 @@ std::string to_json(const std::string& device, const std::vector<std::string>& o
         {"device", device},
         {"complete", complete},
         {"rows", nlohmann::json::array()}};
+    if (!peers.empty()) result["peers"] = peers;
     for (const Row& row : rows)
         result["rows"].push_back(
             {{"case", row.case_name},

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <iosfwd>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -57,9 +58,9 @@ struct Row {
 /// for names.
 class Report {
   public:
-    using Completed = std::function<void(std::span<const Row>)>;
+    using Completed = std::function<void(const Report&)>;
 
-    /// Prints to `out`, unless it is null. `completed` gets all rows whenever some are complete.
+    /// Prints to `out`, unless it is null. `completed` is called whenever some rows are complete.
     explicit Report(std::ostream* out, Completed completed = {})
         : out_(out), completed_(std::move(completed)) {}
 
@@ -70,19 +71,27 @@ class Report {
     /// Prints the rows that were not printed yet.
     void print();
     const std::vector<Row>& rows() const { return rows_; }
+    /// Notes the version of another library, or why it has no rows, for the JSON.
+    void add_peer(const std::string& library, const std::string& version) {
+        peers_[library] = version;
+    }
+    const std::map<std::string, std::string>& peers() const { return peers_; }
 
   private:
     std::ostream* out_;
     Completed completed_;
     std::vector<Row> rows_;
+    std::map<std::string, std::string> peers_;
     std::size_t printed_ = 0;
     std::string case_;  ///< the case whose name was printed last
 };
 
 /// {"version", "date" (UTC), "machine", "device", "options", "complete", "rows": [...]}. `options`
-/// are the arguments of the program; an incomplete run was interrupted after these rows.
+/// are the arguments of the program; an incomplete run was interrupted after these rows. "peers",
+/// if there are any, are the versions of other libraries, or why they have no rows.
 std::string to_json(const std::string& device, const std::vector<std::string>& options,
-                    std::span<const Row> rows, bool complete);
+                    std::span<const Row> rows, bool complete,
+                    const std::map<std::string, std::string>& peers = {});
 
 /// "AMD EPYC 9B45, 2 threads": the "device" of the JSON.
 std::string device_name();

@@ -85,6 +85,39 @@ void layer_norm(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
+/// A unit is a group; size: n, channels in a group, channels. in: x (.., channels, n), weight,
+/// bias.
+void group_norm(const PlainArgs& a, i64 begin, i64 end) {
+    const i64 n = a.size[0], group = a.size[1], groups = a.size[2] / group;
+    for (i64 unit = begin; unit < end; ++unit) {
+        const float* __restrict x = in<float>(a, 0) + unit * group * n;
+        const float* __restrict w = in<float>(a, 1) + unit % groups * group;
+        const float* __restrict b = in<float>(a, 2) + unit % groups * group;
+        float* __restrict y = out<float>(a) + unit * group * n;
+        const auto count = static_cast<float>(group * n);
+        float sum = 0, squares = 0;
+        for (i64 i = 0; i < group * n; ++i) sum += x[i];
+        const float mean = sum / count;
+        for (i64 i = 0; i < group * n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+        const float factor = 1 / __builtin_sqrtf(squares / count + 1e-5F);
+        for (i64 c = 0; c < group; ++c)
+            for (i64 i = c * n; i < (c + 1) * n; ++i) y[i] = (x[i] - mean) * factor * w[c] + b[c];
+    }
+}
+
+/// in: scores (batch, n, n), prefixes (batch); a unit is a row.
+void prefix_mask(const PlainArgs& a, i64 begin, i64 end) {
+    const i64 n = a.size[0];
+    for (i64 row = begin; row < end; ++row) {
+        const float* __restrict x = in<float>(a, 0) + row * n;
+        float* __restrict y = out<float>(a) + row * n;
+        const i64 q = row % n, prefix = in<i32>(a, 1)[row / n];
+        const i64 seen = q + 1 > prefix ? q + 1 : prefix;
+        for (i64 kv = 0; kv < seen; ++kv) y[kv] = x[kv];
+        for (i64 kv = seen; kv < n; ++kv) y[kv] = -1e30F;
+    }
+}
+
 /// in: x (rows, 2 n), cosines (rows, n), sines (rows, n).
 void rotary(const PlainArgs& a, i64 begin, i64 end) {
     const i64 n = a.size[0];
@@ -289,19 +322,25 @@ void blur(const PlainArgs& a, i64 begin, i64 end) {
 
 // ---- Indices.
 
-/// out[ids[i]] += x[i], on one thread.
+/// out[ids[i]] += x[i], where ids are sorted; a part has whole segments. size: elements.
 void segment_sum(const PlainArgs& a, i64 begin, i64 end) {
+    const i64 n = a.size[0];
     const float* __restrict x = in<float>(a, 0);
     const i32* __restrict ids = in<i32>(a, 1);
     float* __restrict y = out<float>(a);
+    while (begin > 0 && begin < n && ids[begin] == ids[begin - 1]) ++begin;
+    while (end < n && ids[end] == ids[end - 1]) ++end;
     for (i64 i = begin; i < end; ++i) y[ids[i]] += x[i];
 }
 
-/// ++out[x[i]], on one thread.
+/// ++out[x[i]], counted for each part before the counts are added; size: bins, at most 4096.
 void histogram(const PlainArgs& a, i64 begin, i64 end) {
     const i32* __restrict x = in<i32>(a, 0);
     i32* __restrict y = out<i32>(a);
-    for (i64 i = begin; i < end; ++i) ++y[x[i]];
+    i32 counts[4096] = {};
+    for (i64 i = begin; i < end; ++i) ++counts[x[i]];
+    for (i64 bin = 0; bin < a.size[0]; ++bin)
+        __atomic_fetch_add(y + bin, counts[bin], __ATOMIC_RELAXED);
 }
 
 /// in: table (.., n), ids.
@@ -314,13 +353,13 @@ void embedding(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-/// in: gradient (rows, n), ids; out: gradient of the table; on one thread.
+/// in: gradient (rows, n), ids; out: gradient of the table. A unit is a column; size: n, rows.
 void embedding_gradient(const PlainArgs& a, i64 begin, i64 end) {
-    const i64 n = a.size[0];
-    for (i64 row = begin; row < end; ++row) {
+    const i64 n = a.size[0], rows = a.size[1];
+    for (i64 row = 0; row < rows; ++row) {
         const float* __restrict x = in<float>(a, 0) + row * n;
         float* __restrict y = out<float>(a) + in<i32>(a, 1)[row] * n;
-        for (i64 i = 0; i < n; ++i) y[i] += x[i];
+        for (i64 i = begin; i < end; ++i) y[i] += x[i];
     }
 }
 
@@ -337,7 +376,51 @@ void sparse_rows(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
-// ---- Small and quantised products.
+// ---- Products.
+
+template <typename T>
+T widened(T value) {
+    return value;
+}
+inline i32 widened(std::int8_t value) {
+    return value;
+}
+/// f8e4m3, which is no NaN here: its bits as those of a float, whose exponent is then corrected.
+struct Float8 {
+    std::uint8_t bits;
+};
+inline float widened(Float8 value) {
+    const std::uint32_t bits = (value.bits & 0x80U) << 24 | (value.bits & 0x7FU) << 20;
+    float result;
+    __builtin_memcpy(&result, &bits, sizeof(result));
+    return result * 0x1p120F;
+}
+
+/// y (rows, n) = x (rows, k) w (k, n). A unit is 8 rows, added to in 256 columns at once; size: n,
+/// k.
+template <typename In, typename Out>
+void matmul(const PlainArgs& a, i64 begin, i64 end) {
+    constexpr i64 kRows = 8, kColumns = 256;
+    const i64 n = a.size[0], depth = a.size[1];
+    for (i64 unit = begin; unit < end; ++unit) {
+        const In* __restrict x = in<In>(a, 0) + unit * kRows * depth;
+        Out* __restrict y = out<Out>(a) + unit * kRows * n;
+        for (i64 left = 0; left < n; left += kColumns) {
+            const i64 columns = n - left < kColumns ? n - left : kColumns;
+            Out sums[kRows][kColumns] = {};
+            for (i64 k = 0; k < depth; ++k) {
+                const In* __restrict w = in<In>(a, 1) + k * n + left;
+                for (i64 j = 0; j < columns; ++j) {
+                    const Out element = widened(w[j]);
+                    for (i64 row = 0; row < kRows; ++row)
+                        sums[row][j] += static_cast<Out>(widened(x[row * depth + k])) * element;
+                }
+            }
+            for (i64 row = 0; row < kRows; ++row)
+                for (i64 j = 0; j < columns; ++j) y[row * n + left + j] = sums[row][j];
+        }
+    }
+}
 
 /// in: x (matrices, 16, 16); out: lower factors.
 void cholesky(const PlainArgs& a, i64 begin, i64 end) {
@@ -406,8 +489,10 @@ constexpr PlainLoops kLoopsOfThisLevel = {
     .bias_gelu_residual = bias_gelu_residual,
     .softmax = softmax,
     .layer_norm = layer_norm,
+    .group_norm = group_norm,
     .rotary = rotary,
     .transpose = transpose,
+    .prefix_mask = prefix_mask,
     .cumsum_f32 = cumsum<float>,
     .cumsum_i32 = cumsum<std::uint32_t>,
     .cumsum_rows = cumsum_rows,
@@ -425,6 +510,10 @@ constexpr PlainLoops kLoopsOfThisLevel = {
     .embedding = embedding,
     .embedding_gradient = embedding_gradient,
     .sparse_rows = sparse_rows,
+    .matmul_f32 = matmul<float, float>,
+    .matmul_i8 = matmul<std::int8_t, i32>,
+    .matmul_i32 = matmul<std::uint32_t, std::uint32_t>,
+    .matmul_f8 = matmul<Float8, float>,
     .cholesky = cholesky,
     .int4_matmul = int4_matmul,
     .kmeans = kmeans,

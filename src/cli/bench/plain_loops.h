@@ -18,11 +18,12 @@ using PlainLoop = void (*)(const PlainArgs&, std::int64_t begin, std::int64_t en
 /// The loops, all in plain C++ that the compiler may vectorise.
 struct PlainLoops {
     const char* level;  ///< the instruction set that they are compiled for
-    PlainLoop add, scale_shift_relu, bias_gelu_residual, softmax, layer_norm, rotary, transpose;
+    PlainLoop add, scale_shift_relu, bias_gelu_residual, softmax, layer_norm, group_norm;
+    PlainLoop rotary, transpose, prefix_mask;
     PlainLoop cumsum_f32, cumsum_i32, cumsum_rows, cummax, cumlogsumexp, top_k, sort, sliding_sum;
     PlainLoop depthwise, stencil, blur, jacobi;
     PlainLoop segment_sum, histogram, embedding, embedding_gradient, sparse_rows;
-    PlainLoop cholesky, int4_matmul, kmeans;
+    PlainLoop matmul_f32, matmul_i8, matmul_i32, matmul_f8, cholesky, int4_matmul, kmeans;
 };
 
 extern const PlainLoops kPlainLoopsDefault;
