@@ -26,10 +26,20 @@ nb::object TorchAttention::call_plain(nb::handle site, Arguments& operands, nb::
     static PyObject* const kCore = PyUnicode_InternFromString("_core");
     const BlockMask mask =
         block_mask.is_none() ? BlockMask() : nb::cast<BlockMask>(attribute(block_mask, kCore));
-    const bool repeats = site_.repeats() && site_.options().dropout == 0;
-    return calls_.call(site, operands,
-                       {.first_argument = block_mask, .state = mask.state(), .repeats = repeats},
+    return calls_.call(site, operands, details(block_mask, mask),
                        [&](std::span<const Tensor> arrays) { run_on(arrays, mask, seed); });
+}
+
+void TorchAttention::call_released(nb::handle site, Arguments& operands, nb::handle block_mask,
+                                   const BlockMask& mask, std::uint64_t seed,
+                                   const Calls::Make& make) {
+    calls_.call_released(site, operands, details(block_mask, mask), make,
+                         [&](std::span<const Tensor> arrays) { run_on(arrays, mask, seed); });
+}
+
+CallDetails TorchAttention::details(nb::handle block_mask, const BlockMask& mask) const {
+    const bool repeats = site_.repeats() && site_.options().dropout == 0;
+    return {.first_argument = block_mask, .state = mask.state(), .repeats = repeats};
 }
 
 void TorchAttention::run_on(std::span<const Tensor> arrays, const BlockMask& mask,

@@ -24,8 +24,13 @@ class TorchAttention {
     /// The same on operands that are plain tensors.
     nb::object call_plain(nb::handle site, Arguments& operands, nb::handle block_mask,
                           std::uint64_t seed);
+    /// The same without the GIL, on operands without objects; `make` makes the results. `mask` is
+    /// the core's mask of block_mask.
+    void call_released(nb::handle site, Arguments& operands, nb::handle block_mask,
+                       const BlockMask& mask, std::uint64_t seed, const Calls::Make& make);
 
   private:
+    CallDetails details(nb::handle block_mask, const BlockMask& mask) const;
     void run_on(std::span<const Tensor> arrays, const BlockMask& mask, std::uint64_t seed) const;
     Tensor unwanted_lse(const Tensor& query) const;
 

@@ -35,12 +35,21 @@ class Calls {
     nb::object call(nb::handle site, Arguments& arguments, const CallDetails& details,
                     const Run& run);
 
-  private:
     /// How a result is made.
     struct Wanted {
         nb::object arguments;  ///< of torch.empty_strided
         int like = -1;         ///< the operand that has the same dtype, device, shape and strides
+        std::vector<std::int64_t> shape, strides;
+        DLDataType dtype{};
+        DLDevice device{};
     };
+    using Make = std::function<DLTensor(const Wanted&)>;
+    /// The same for a caller without the GIL, whose operands have no objects; `make` makes the
+    /// results, in order.
+    void call_released(nb::handle site, Arguments& arguments, const CallDetails& details,
+                       const Make& make, const Run& run);
+
+  private:
     struct Shape {
         std::vector<std::int64_t> types;
         std::vector<Wanted> results;
@@ -53,9 +62,13 @@ class Calls {
     std::shared_ptr<Shape> find(const std::vector<std::int64_t>& types) const;
     std::shared_ptr<Shape> learn(nb::handle site, const Arguments& arguments,
                                  const CallDetails& details);
+    /// Runs on operands and results, or repeats what an earlier call launched. Needs no GIL.
+    static void launch(Shape& shape, const Arguments& arguments, std::span<const DLTensor> results,
+                       const CallDetails& details, const Run& run);
 
     static constexpr std::size_t kMostShapes = 64;
-    std::vector<std::shared_ptr<Shape>> shapes_;  ///< latest last; guarded by the GIL
+    mutable std::mutex mutex_;                    ///< never held while Python code runs
+    std::vector<std::shared_ptr<Shape>> shapes_;  ///< latest last
 };
 
 }  // namespace tilewright::torch

@@ -1,6 +1,7 @@
 // PyTorch tensors as views, results from its allocator, its streams.
 #include "torch/exchange.h"
 
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -94,6 +95,23 @@ void Arguments::add(nb::handle object, const DLTensor& view) {
     types_.insert(types_.end(), view.strides, view.strides + view.ndim);
 }
 
+std::vector<nb::object> Arguments::make_objects() {
+    std::vector<nb::object> made;
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+        auto* managed = new DLManagedTensorVersioned{};
+        managed->version = {1, 0};
+        managed->deleter = [](DLManagedTensorVersioned* self) { delete self; };
+        managed->dl_tensor = views_[i];
+        void* object = nullptr;
+        if (torch().api->managed_tensor_to_py_object_no_sync(managed, &object) != 0) {
+            nb::raise_python_error();
+        }
+        made.push_back(nb::steal(static_cast<PyObject*>(object)));
+        objects_[i] = made.back();
+    }
+    return made;
+}
+
 std::vector<Tensor> Arguments::tensors() const {
     std::vector<Tensor> tensors;
     tensors.reserve(views_.size());
@@ -110,6 +128,14 @@ std::vector<void*> Arguments::addresses() const {
 
 void* address_of(const DLTensor& view) {
     return static_cast<std::byte*>(view.data) + view.byte_offset;
+}
+
+void follow_threads(long number) {
+    static std::atomic<long> seen = -1;
+    if (number == seen.load(std::memory_order_relaxed)) return;
+    const nb::gil_scoped_acquire held;
+    seen.store(number, std::memory_order_relaxed);
+    nb::handle(torch().follow_threads)(number);
 }
 
 Tensor tensor_of(const DLTensor& view) {

@@ -58,6 +58,8 @@ class Arguments {
     const std::vector<DLTensor>& views() const { return views_; }
     /// dtype, device, shape and strides of each.
     const std::vector<std::int64_t>& types() const { return types_; }
+    /// Makes the objects of operands that were added without one; the caller keeps them.
+    std::vector<nb::object> make_objects();
     /// Adds anything else that a call depends on.
     void add_type(std::int64_t word) { types_.push_back(word); }
     std::vector<Tensor> tensors() const;
@@ -77,6 +79,10 @@ struct Result {
 /// `arguments`: those of torch.empty_strided, ((size, stride), {dtype, device}); `like`: a dense
 /// tensor with the same properties, from which torch makes the result faster, or null.
 Result make_result(nb::handle arguments, nb::handle like);
+
+/// Makes torch.set_num_threads apply to the library's threads too: adopts torch's number if it has
+/// changed.
+void follow_threads(long number);
 
 Tensor tensor_of(const DLTensor& view);
 void* address_of(const DLTensor& view);

@@ -12,5 +12,10 @@ def keep(mask):
 
 def mask_of(words):
     """The mask whose words are in this memory; None if no such mask is alive."""
-    mask = _by_address.get(words.data_ptr())
+    return mask_at(words.data_ptr())
+
+
+def mask_at(address):
+    """The same for the address of that memory."""
+    mask = _by_address.get(address)
     return mask if mask is not None and mask._core is not None else None

@@ -3,7 +3,8 @@
 import torch
 from torch.autograd import forward_ad as _forward_ad
 
-from . import _mask_words, _sites
+from .. import _core
+from . import _mask_words, _sites, _versions
 
 library = torch.library.Library("tilewright", "DEF")
 TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
@@ -104,6 +105,11 @@ def _fake_backward(query, key, value, others, seed, site):
     return _empty(_sites.parsed(site), (query, key, value, *others))
 
 
+#: Whether the operators' kernels are C++; a torch without what these need gets those above.
+IN_CPP = _versions.numbers(torch.__version__) >= (2, 15) and _core.implement_operators(
+    _sites.parsed, _mask_words.mask_at
+)
+
 for _name, _real, _fake in (
     ("forward", _forward, _fake_forward),
     ("forward.host", _forward, _fake_forward),
@@ -112,7 +118,7 @@ for _name, _real, _fake in (
     ("backward", _backward, _fake_backward),
     ("backward.host", _backward, _fake_backward),
 ):
-    for _key in ("CPU", "CUDA"):
+    for _key in () if IN_CPP else ("CPU", "CUDA"):
         library.impl(_name, _real, _key)
     torch.library.register_fake(f"tilewright::{_name}", _fake, lib=library)
 

@@ -39,24 +39,16 @@ def distinct_mods(count):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_many_mods_in_one_process_stay_fused(compiled):
+def test_many_mods_in_one_process_stay_fused(compiled, forward_calls):
     """166153, vllm 27178: beyond its limit of recompilations torch computes all scores."""
-    from tilewright.torch import _sites
-
     attend = twt.flex_attention
     if compiled:
         torch._dynamo.reset()
         attend = torch.compile(attend, backend="eager")
     inputs = tensors(1, 2, 24)
-    calls, original = [], _sites.Site.__call__
-
-    def counting(self, *arguments):
-        calls.append(self)
-        return original(self, *arguments)
-
     limit = torch._dynamo.config.recompile_limit
-    _sites.Site.__call__ = counting
-    try:
+
+    def run():
         with warnings.catch_warnings():
             if not compiled:  # for compiled functions Dynamo itself warns
                 warnings.simplefilter("error")
@@ -64,9 +56,8 @@ def test_many_mods_in_one_process_stay_fused(compiled):
             for mod in distinct_mods(limit + 4):
                 out = attend(*inputs, mod)
                 dense.close(out, dense.attention(*inputs, mod)[0], 1e-5)
-    finally:
-        _sites.Site.__call__ = original
-    assert len(calls) >= limit + 4
+
+    assert forward_calls(run) >= limit + 4
 
 
 def test_lengths_and_mods_of_one_text_share_a_kernel(capfd, monkeypatch):

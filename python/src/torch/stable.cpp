@@ -1,0 +1,176 @@
+// PyTorch's stable C functions, found at run time.
+#include "torch/stable.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <stdexcept>
+
+namespace tilewright::torch::stable {
+namespace {
+
+struct DType {
+    const char* getter;  ///< torch's function that returns its number
+    DLDataType type;
+    std::int32_t number = -1;
+};
+
+// Only those of captures, operands and results.
+std::array dtypes{
+    DType{"aoti_torch_dtype_float32", {kDLFloat, 32, 1}},
+    DType{"aoti_torch_dtype_float64", {kDLFloat, 64, 1}},
+    DType{"aoti_torch_dtype_float16", {kDLFloat, 16, 1}},
+    DType{"aoti_torch_dtype_bfloat16", {kDLBfloat, 16, 1}},
+    DType{"aoti_torch_dtype_bool", {kDLBool, 8, 1}},
+    DType{"aoti_torch_dtype_int8", {kDLInt, 8, 1}},
+    DType{"aoti_torch_dtype_int16", {kDLInt, 16, 1}},
+    DType{"aoti_torch_dtype_int32", {kDLInt, 32, 1}},
+    DType{"aoti_torch_dtype_int64", {kDLInt, 64, 1}},
+    DType{"aoti_torch_dtype_uint8", {kDLUInt, 8, 1}},
+    DType{"aoti_torch_dtype_uint16", {kDLUInt, 16, 1}},
+    DType{"aoti_torch_dtype_uint32", {kDLUInt, 32, 1}},
+    DType{"aoti_torch_dtype_uint64", {kDLUInt, 64, 1}},
+    DType{"aoti_torch_dtype_float8_e4m3fn", {kDLFloat8_e4m3fn, 8, 1}},
+    DType{"aoti_torch_dtype_float8_e5m2", {kDLFloat8_e5m2, 8, 1}},
+};
+std::int32_t cpu_kind = -1, cuda_kind = -1;  // torch's numbers for devices
+Functions found;
+
+bool find_all(void* library) {
+    bool complete = true;
+    const auto find = [&](auto& function, const char* name) {
+        void* const symbol = dlsym(library, name);
+        complete = complete && symbol != nullptr;
+        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+    };
+#define TW_FIND(name) find(found.name, #name)
+    TW_FIND(aoti_torch_library_init_impl);
+    TW_FIND(aoti_torch_library_impl);
+    TW_FIND(aoti_torch_delete_tensor_object);
+    TW_FIND(aoti_torch_get_data_ptr);
+    TW_FIND(aoti_torch_get_dim);
+    TW_FIND(aoti_torch_get_sizes);
+    TW_FIND(aoti_torch_get_strides);
+    TW_FIND(aoti_torch_get_dtype);
+    TW_FIND(aoti_torch_get_device_type);
+    TW_FIND(aoti_torch_get_device_index);
+    TW_FIND(aoti_torch_empty_strided);
+    TW_FIND(torch_list_size);
+    TW_FIND(torch_list_get_item);
+    TW_FIND(torch_new_list_reserve_size);
+    TW_FIND(torch_list_push_back);
+    TW_FIND(torch_delete_list);
+    TW_FIND(torch_string_length);
+    TW_FIND(torch_string_c_str);
+    TW_FIND(torch_delete_string);
+    TW_FIND(torch_get_num_threads);
+#undef TW_FIND
+    const auto number = [&](const char* name) {
+        std::int32_t (*get)() = nullptr;
+        find(get, name);
+        return get ? get() : -1;
+    };
+    for (DType& dtype : dtypes) dtype.number = number(dtype.getter);
+    cpu_kind = number("aoti_torch_device_type_cpu");
+    cuda_kind = number("aoti_torch_device_type_cuda");
+    return complete;
+}
+
+}  // namespace
+
+bool find_functions() {
+    // Loaded by torch already, but not for all to see.
+    void* const library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library && find_all(library);
+}
+
+const Functions& functions() {
+    return found;
+}
+
+void check(Status status) {
+    if (status != 0) throw std::runtime_error("[tilewright.torch] a function of torch failed");
+}
+
+OwnedTensor::~OwnedTensor() {
+    if (handle_) functions().aoti_torch_delete_tensor_object(handle_);
+}
+
+Value OwnedTensor::release() {
+    const auto value = reinterpret_cast<Value>(handle_);
+    handle_ = nullptr;
+    return value;
+}
+
+DLTensor OwnedTensor::view() const {
+    const Functions& torch = functions();
+    DLTensor view{};
+    std::int64_t ndim = 0;
+    std::int32_t dtype = -1, kind = -1, index = 0;
+    check(torch.aoti_torch_get_data_ptr(handle_, &view.data));
+    check(torch.aoti_torch_get_dim(handle_, &ndim));
+    check(torch.aoti_torch_get_sizes(handle_, &view.shape));
+    check(torch.aoti_torch_get_strides(handle_, &view.strides));
+    check(torch.aoti_torch_get_dtype(handle_, &dtype));
+    check(torch.aoti_torch_get_device_type(handle_, &kind));
+    check(torch.aoti_torch_get_device_index(handle_, &index));
+    view.ndim = static_cast<std::int32_t>(ndim);
+    view.device = kind == cuda_kind ? DLDevice{kDLCUDA, index} : DLDevice{kDLCPU, 0};
+    for (const DType& known : dtypes) {
+        if (known.number == dtype) {
+            view.dtype = known.type;
+            return view;
+        }
+    }
+    throw std::runtime_error(
+        "[tilewright.torch] expected real numbers, integers or bools in a tensor");
+}
+
+OwnedTensor OwnedTensor::empty(const std::vector<std::int64_t>& shape,
+                               const std::vector<std::int64_t>& strides, DLDataType dtype,
+                               DLDevice device) {
+    std::int32_t number = -1;
+    for (const DType& known : dtypes) {
+        if (known.type.code == dtype.code && known.type.bits == dtype.bits) number = known.number;
+    }
+    TensorHandle made = nullptr;
+    check(functions().aoti_torch_empty_strided(
+        static_cast<std::int64_t>(shape.size()), shape.data(), strides.data(), number,
+        device.device_type == kDLCUDA ? cuda_kind : cpu_kind, device.device_id, &made));
+    return OwnedTensor(reinterpret_cast<Value>(made));
+}
+
+std::vector<OwnedTensor> take_list(Value list) {
+    const Functions& torch = functions();
+    void* const handle = reinterpret_cast<void*>(list);
+    std::vector<OwnedTensor> tensors;
+    std::size_t size = 0;
+    check(torch.torch_list_size(handle, &size));
+    tensors.reserve(size + 3);
+    for (std::size_t i = 0; i < size; ++i) {
+        Value element = 0;
+        check(torch.torch_list_get_item(handle, i, &element));
+        tensors.emplace_back(element);
+    }
+    check(torch.torch_delete_list(handle));
+    return tensors;
+}
+
+std::string_view OwnedString::view() const {
+    std::size_t length = 0;
+    const char* text = nullptr;
+    check(functions().torch_string_length(string_, &length));
+    check(functions().torch_string_c_str(string_, &text));
+    return {text, length};
+}
+
+Value make_list(std::vector<OwnedTensor> tensors) {
+    void* list = nullptr;
+    check(functions().torch_new_list_reserve_size(tensors.size(), &list));
+    for (OwnedTensor& tensor : tensors) {
+        check(functions().torch_list_push_back(list, tensor.release()));
+    }
+    return reinterpret_cast<Value>(list);
+}
+
+}  // namespace tilewright::torch::stable
