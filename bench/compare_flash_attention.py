@@ -23,6 +23,8 @@ import statistics
 import sys
 import time
 
+import flash_attention
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -165,78 +167,25 @@ def cudnn_of(case):
     return forward
 
 
-def rows_first(function, **options):
-    """Wraps a function of (B, L, H, D) tensors as one of (B, H, L, D) tensors, without copies."""
-
-    def forward(q, k, v):
-        result = function(*(x.transpose(1, 2) for x in (q, k, v)), **options)
-        return (result[0] if isinstance(result, tuple) else result).transpose(1, 2)
-
-    return forward
-
-
-def flash_options(case):
-    options = {"causal": case.causal}
-    if case.window is not None:
-        options["window_size"] = (case.window, 0)
-    if case.softcap is not None:
-        options["softcap"] = case.softcap
-    return options
-
-
-def fa3_of(case):
-    function = importlib.import_module("flash_attn_interface").flash_attn_func
-    if case.alibi or case.documents:
-        return None
-    return rows_first(function, **flash_options(case))
-
-
-def fa4_of(case):
-    function = importlib.import_module("flash_attn.cute").flash_attn_func
-    options = flash_options(case)
-    if case.alibi or case.documents:
-        options.update(cute_mods(case))
-    return rows_first(function, **options)
-
-
-def cute_mods(case):
-    """The score and mask functions of a case in CuTe DSL, for FlashAttention-4."""
-    import cutlass
-    import cutlass.cute as cute
-
-    heads = case.heads
-    if case.alibi == "computed":
-
-        @cute.jit
-        def score_mod(score, b, h, q, kv, seqlen_info, aux_tensors):
-            step = cute.full_like(score, -8.0 / heads)
-            slope = cute.math.exp2((h + cute.full_like(h, 1)).to(cutlass.Float32) * step)
-            return score + slope * (kv - q).to(cutlass.Float32)
-
-        return {"score_mod": score_mod}
+def flash_of(version, case):
+    slopes = {None: None, "computed": case.heads}.get(case.alibi)
     if case.alibi == "table":
-
-        @cute.jit
-        def score_mod(score, b, h, q, kv, seqlen_info, aux_tensors):
-            slope = cute.full_like(score, aux_tensors[0][h[0]])
-            return score + slope * (kv - q).to(cutlass.Float32)
-
-        return {"score_mod": score_mod, "aux_tensors": [slopes_of(case, "cuda")]}
-
-    @cute.jit
-    def mask_mod(b, h, q, kv, seqlen_info, aux_tensors):
-        ids = aux_tensors[0]
-        own, other = cute.full_like(q, ids[q[0]]), cute.full_like(kv, ids[kv[0]])
-        return (own == other) & (kv <= q)
-
-    return {
-        "mask_mod": mask_mod,
-        "aux_tensors": [document_ids(case, "cuda")],
-        "causal": False,  # part of mask_mod
-    }
+        slopes = slopes_of(case, "cuda")
+    return flash_attention.flash_attention(
+        version,
+        case.causal,
+        window=case.window,
+        softcap=case.softcap,
+        slopes=slopes,
+        ids=document_ids(case, "cuda") if case.documents else None,
+    )
 
 
-PEERS = {"cudnn": cudnn_of, "fa3": fa3_of, "fa4": fa4_of}
+PEERS = {
+    "cudnn": cudnn_of,
+    "fa3": functools.partial(flash_of, "fa3"),
+    "fa4": functools.partial(flash_of, "fa4"),
+}
 
 
 def timed(call, count):
@@ -332,12 +281,11 @@ def measure(name, case, arguments):
 
 def installed(peers):
     """The peers that can be imported; prints the names of the others."""
-    modules = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}
     found = []
     for peer in peers:
         try:
-            if peer in modules:
-                importlib.import_module(modules[peer])
+            if peer in flash_attention.MODULES:
+                importlib.import_module(flash_attention.MODULES[peer])
             found.append(peer)
         except ImportError as error:
             print(f"without {peer}: {error}", file=sys.stderr)

@@ -15,6 +15,8 @@ import signal
 import sys
 import time
 
+import flash_attention
+
 
 def flex_mods(job):
     """The score and mask functions of a case of `tilewright bench flex`, as in the notebook."""
@@ -95,6 +97,8 @@ def prepare(job):
     if "graph" in job:  # autograd uses the stream of the forward pass
         torch.cuda.set_stream(torch.cuda.Stream())
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[job["dtype"]]
+    # A process runs jobs one after the other.
+    torch.set_float32_matmul_precision("high" if job.get("precision") == "tf32" else "highest")
     torch.manual_seed(0)
     backward = job["direction"] == "backward"
 
@@ -119,15 +123,12 @@ def prepare(job):
             with scope():
                 return F.scaled_dot_product_attention(q, k, v, **options)
 
-        if job.get("backend") == "fa4":
-            from flash_attn.cute import flash_attn_func
-
-            q, k, v = (x.detach().transpose(1, 2).contiguous() for x in (q, k, v))
-            for x in (q, k, v):
-                x.requires_grad_(backward)
+        if job.get("backend") in flash_attention.MODULES:
+            q, k, v = rows_in_memory(q, k, v, backward)
+            flash = flash_attention.flash_attention(job["backend"], job["causal"])
 
             def forward():
-                return flash_attn_func(q, k, v, causal=job["causal"])[0]
+                return flash(q, k, v)
 
         inputs = [q, k, v]
     elif job["operation"] == "flex":
@@ -143,15 +144,26 @@ def prepare(job):
         score_mod, mask_mod = flex_mods(job)
         if ours:
             return direction(*through_tilewright(job, q, k, v, score_mod, mask_mod), backward)
-        mask = None
-        if mask_mod:
-            mask = flex.create_block_mask(mask_mod, None, None, job["q_len"], job["kv_len"], device)
-        compiled = torch.compile(flex.flex_attention, dynamic=False)
+        if job.get("backend") in flash_attention.MODULES:
+            q, k, v = rows_in_memory(q, k, v, backward)
+            flash = flash_flex(job)
 
-        def forward():
-            return compiled(
-                q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=heads != kv_heads
-            )
+            def forward():
+                return flash(q, k, v)
+
+        elif "backend" in job:
+            forward = scaled_dot_product(job, q, k, v, score_mod, mask_mod)
+        else:
+            mask = None
+            if mask_mod:
+                sizes = None, None, job["q_len"], job["kv_len"]
+                mask = flex.create_block_mask(mask_mod, *sizes, device)
+            compiled = torch.compile(flex.flex_attention, dynamic=False)
+
+            def forward():
+                return compiled(
+                    q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=heads != kv_heads
+                )
 
         inputs = [q, k, v]
     elif job["operation"] == "matmul":
@@ -187,6 +199,58 @@ def prepare(job):
         raise ValueError(f"unknown operation {job['operation']!r}")
 
     return direction(forward, inputs, backward)
+
+
+def rows_in_memory(q, k, v, backward):
+    """The same values with the heads of a row side by side in memory."""
+    inputs = [x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    return [x.requires_grad_(backward) for x in inputs]
+
+
+def flash_flex(job):
+    """FlashAttention-3 or -4 on a case of `tilewright bench flex`."""
+    import torch
+
+    name, heads, length, device = job["case"], job["heads"], job["q_len"], job["device"]
+    options = {"sign": -1, "causal": name != "noop"}
+    if name == "sliding_window":
+        options["window"] = 1024
+    elif name == "soft_cap":
+        options["softcap"] = 2.0
+    elif name == "alibi_computed":
+        options["slopes"] = heads
+    elif name == "alibi_table":
+        options["slopes"] = torch.exp2(-8.0 / heads * (torch.arange(heads, device=device) + 1))
+    elif name == "document":
+        ids = [(0, 1, 2, 2, 3, 3, 4, 4)[i * 8 // length] for i in range(length)]
+        options["ids"] = torch.tensor(ids, dtype=torch.int32, device=device)
+    elif name not in ("noop", "causal"):
+        raise ValueError(f"FlashAttention has no case {name!r}")
+    flash = flash_attention.flash_attention(job["backend"], **options)
+    if flash is None:
+        raise ValueError(f"{job['backend']} has no case {name!r}")
+    return flash
+
+
+def scaled_dot_product(job, q, k, v, score_mod, mask_mod):
+    """What the notebook's test_mask times beside FlexAttention: causal FlashAttention-2, and
+    attention with the mask or the change of scores as a dense array."""
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
+
+    options = {"enable_gqa": job["heads"] != job["kv_heads"]}
+    if job["backend"] == "fa2-causal":
+
+        def forward():
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+
+        return forward
+    sizes = 1, 1, job["q_len"], job["kv_len"]
+    dense = flex_attention.create_mask(mask_mod or score_mod, *sizes, device=job["device"])
+    if dense.is_floating_point():
+        dense = dense.to(q.dtype)
+    return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=dense, **options)
 
 
 def through_tilewright(job, q, k, v, score_mod, mask_mod):

@@ -124,19 +124,24 @@ for tests in $programs; do
     note "$tests: $result, $count passed, $skipped not run"
 done
 
+# pytests LOG TITLE SECONDS FILE...: the results of these tests.
+pytests() {
+    log=$1 title=$2 limit=$3; shift 3
+    result=passed
+    (cd "$root" && timeout "$limit" python3 -m pytest -q "$@") >"$out/$log.log" 2>&1 ||
+        { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/$log.log" | head -20; }
+    note "$title: $result, $(tail -1 "$out/$log.log")"
+}
 if [ -n "$no_tests" ]; then
     :
 elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
-    result=passed
-    timeout 300 python3 -m pytest -q "$root/tests/python/test_cuda.py" "$root/tests/python/test_cuda_kernel.py" \
-        "$root/tests/python/test_custom_op.py" "$root/tests/python/test_random_kernels.py" >"$out/python.log" 2>&1 ||
-        { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/python.log" | head -20; }
-    note "python: $result, $(tail -1 "$out/python.log")"
+    pytests python python 300 tests/python/test_cuda.py tests/python/test_cuda_kernel.py \
+        tests/python/test_custom_op.py tests/python/test_random_kernels.py
+    export TILEWRIGHT_DEVICE=cuda # for their NumPy arrays
+    pytests examples "examples in Python" 300 tests/python/test_examples.py
+    unset TILEWRIGHT_DEVICE
     if python3 -c 'import torch' 2>/dev/null; then
-        result=passed
-        timeout 600 python3 -m pytest -q "$root/tests/python/torch/test_torch_cuda.py" >"$out/torch.log" 2>&1 ||
-            { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/torch.log" | head -20; }
-        note "torch: $result, $(tail -1 "$out/torch.log")"
+        pytests torch torch 600 tests/python/torch/test_torch_cuda.py
         for file in ${suites:+"$suites"/test_*.py}; do
             result=passed name=$(basename "$file" .py)
             timeout 1800 python3 "$root/tools/run_torch_suite.py" "$file" --golden-torch >"$out/suite-$name.log" 2>&1 ||
@@ -149,17 +154,14 @@ else
 fi
 if [ -n "$no_tests" ]; then
     :
-elif JAX_PLATFORMS=cuda python3 -c 'import jax, tilewright.jax; jax.devices()' 2>/dev/null; then
-    result=passed
-    JAX_PLATFORMS=cuda timeout 300 python3 "$root/examples/jax/flex_attention.py" >"$out/jax.log" 2>&1 ||
-        { result=FAILED; status=1; tail -5 "$out/jax.log"; }
-    note "the notebook in JAX: $result, $(grep -c ' error ' "$out/jax.log") cases"
-    result=passed
-    JAX_PLATFORMS=cuda timeout 300 python3 -m pytest -q "$root/tests/python/jax/test_cuda.py" -k cuda_kernels >"$out/jax_kernels.log" 2>&1 ||
-        { result=FAILED; status=1; grep -E '^(FAILED|E  )' "$out/jax_kernels.log" | head -20; }
-    note "CUDA kernels in JAX: $result, $(tail -1 "$out/jax_kernels.log")"
+elif JAX_PLATFORMS=cuda python3 -c 'import jax, pytest, tilewright.jax; jax.devices()' 2>/dev/null; then
+    export JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false
+    pytests jax JAX 400 tests/python/jax/test_cuda.py
+    pytests jax_examples "examples in JAX" 400 tests/python/jax/test_examples.py
+    pytests jax_pallas "JAX's Pallas modules" 400 tests/python/jax/test_pallas_library.py
+    unset JAX_PLATFORMS XLA_PYTHON_CLIENT_PREALLOCATE
 else
-    note "the notebook in JAX: NOT RUN, no JAX with a GPU or no tilewright.jax"
+    note "JAX: NOT RUN, no JAX with a GPU, no pytest or no tilewright.jax"
 fi
 
 bench() {

@@ -4,6 +4,7 @@
 #include "attention/mask_cache.h"
 #include "attention/prepare.h"
 #include "mod/traced.h"
+#include "run/recorder.h"
 #include "support/debug_log.h"
 
 namespace tilewright::attn {
@@ -32,11 +33,33 @@ bool is_small(const BlockMask& mask) {
     return mask.state()->data->atoms.atoms().size() <= kMostAtoms;
 }
 
+/// Packed sequences with a mask as data become one sequence with a mask that holds both, so that
+/// every engine supports them, unless something else counts positions within a sequence. On a CPU
+/// sequences run side by side as they are.
+void join_sequences(const AttentionOptions& options, AttentionCall& call) {
+    AttentionSpec& spec = call.spec;
+    AttentionBuffers& b = call.buffers;
+    const bool counts = options.mask.defined() || options.score_mod.defined() || spec.dropout > 0 ||
+                        spec.kv_lengths || spec.segment_ids;
+    if (!spec.packed() || !spec.on_gpu() || !options.block_mask.defined() || counts ||
+        spec.is_part || spec.empty() || spec.kv_length == 0) {
+        return;
+    }
+    run::interrupt_recording();  // a replay would not look at the next call's sequences
+    b.block_mask = mask_of_sequences(b.starts, b.kv_starts, spec.window_left, spec.right());
+    b.starts.clear();
+    b.kv_starts.clear();
+    spec.sequences = 0;
+    spec.causal = false;
+    spec.window_left = spec.window_right = -1;
+}
+
 }  // namespace
 
 bool build_mask(const AttentionOptions& options, AttentionCall& call) {
     AttentionSpec& spec = call.spec;
     BlockMask& result = call.buffers.block_mask;
+    join_sequences(options, call);
     const MaskSize lengths{spec.batch, spec.query_heads, spec.query_length, spec.kv_length};
     bool evaluates = false;
     if (options.mask.defined()) {

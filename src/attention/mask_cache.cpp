@@ -1,6 +1,10 @@
 // Caches of masks and of their plans.
 #include "attention/mask_cache.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,6 +54,39 @@ std::optional<BlockMask> mask_of_score_mod(const Mod& mod, const MaskSize& size)
         return *mask::mask_of_scores(mod, size.batch, size.heads, size.q_len, size.kv_len);
     };
     return visible->arrays.empty() ? kept(visible->text, size, make) : make();
+}
+
+BlockMask mask_of_sequences(const std::vector<std::int64_t>& starts,
+                            const std::vector<std::int64_t>& kv_starts, std::int64_t left,
+                            std::int64_t right) {
+    const std::string key =
+        fmt::format("sequences {} of keys {} window {} {}", fmt::join(starts, ","),
+                    fmt::join(kv_starts, ","), left, right);
+    const MaskSize size{1, 1, starts.back(), kv_starts.back()};
+    return kept(key, size, [&] {
+        const auto numbers = [](const std::vector<std::int64_t>& of, auto number) {
+            std::vector<std::int32_t> values;
+            for (std::size_t n = 0; n + 1 < of.size(); ++n) {
+                values.insert(values.end(), static_cast<std::size_t>(of[n + 1] - of[n]), number(n));
+            }
+            return Tensor::from_vector(values, {std::ssize(values)});
+        };
+        const auto number = [](std::size_t n) { return static_cast<std::int32_t>(n); };
+        const auto shift = [&](std::size_t n) {
+            return static_cast<std::int32_t>(starts[n] - kv_starts[n]);
+        };
+        const Capture ids = capture(numbers(starts, number), "sequence", false),
+                      kv_ids = capture(numbers(kv_starts, number), "kv_sequence", false),
+                      shifts = capture(numbers(starts, shift), "shift", false);
+        const Mod attends = [=](auto, auto, auto q, auto kv) {
+            auto inside = ids[q] == kv_ids[kv];
+            const auto ahead = kv - q + shifts[q];
+            if (left >= 0) inside = inside & (ahead >= -left);
+            if (right >= 0) inside = inside & (ahead <= right);
+            return inside;
+        };
+        return built(attends, size);
+    });
 }
 
 BlockMask intersection(const BlockMask& a, const BlockMask& b) {

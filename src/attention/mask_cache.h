@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "mask/block_mask.h"
 #include "mask/plan.h"
@@ -24,6 +25,13 @@ BlockMask mask_of_mod(const Mod& mod, const MaskSize& size);
 
 /// Where a score mod may give a score other than -inf (mask/score_region.h), cached likewise.
 std::optional<BlockMask> mask_of_score_mod(const Mod& mod, const MaskSize& size);
+
+/// Which pairs of packed sequences attend, in packed coordinates: those of one sequence with
+/// q - left <= kv <= q + right (-1: unbounded), counted within it. `starts` are those of
+/// AttentionBuffers. Cached.
+BlockMask mask_of_sequences(const std::vector<std::int64_t>& starts,
+                            const std::vector<std::int64_t>& kv_starts, std::int64_t left,
+                            std::int64_t right);
 
 /// a & b, cached for as long as both masks live.
 BlockMask intersection(const BlockMask& a, const BlockMask& b);

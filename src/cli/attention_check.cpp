@@ -73,13 +73,6 @@ Mod mask_mod_of(const BlockMask& mask, const Sequence& s) {
     });
 }
 
-/// The rounding of operands relative to f32's: tf32 has 10 bits of mantissa; the two parts of a
-/// bf16x3 operand hold 16, and each of three products adds an error.
-double rounding_by_f32(const std::string& precision) {
-    if (precision == "tf32") return 0x1p-10 / 0x1p-23;
-    return precision == "bf16x3" ? 3 * 0x1p-16 / 0x1p-23 : 1;
-}
-
 /// Compares with the dense reference, one (batch, kv head) at a time, on all cores.
 class Checker {
   public:
@@ -286,6 +279,13 @@ class Checker {
 };
 
 }  // namespace
+
+// The rounding of operands relative to f32's: tf32 has 10 bits of mantissa; the two parts of a
+// bf16x3 operand hold 16, and each of three products adds an error.
+double rounding_by_f32(const std::string& precision) {
+    if (precision == "tf32") return 0x1p-10 / 0x1p-23;
+    return precision == "bf16x3" ? 3 * 0x1p-16 / 0x1p-23 : 1;
+}
 
 bool check_attention(const AttentionRun& run, std::ostream& out) {
     return Checker(run).check(run.output, run.gradients, run.dout, out);

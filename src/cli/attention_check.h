@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ostream>
+#include <string>
 
 #include "tilewright/attention.h"
 
@@ -21,5 +22,9 @@ struct AttentionRun {
 /// returns whether all are ok. support/accuracy.h derives the allowed error from the same
 /// computation in the inputs' dtype and the precision of products. Throws as the reference does.
 bool check_attention(const AttentionRun& run, std::ostream& out);
+
+/// How much larger rounding errors are where products of f32 have this precision on a GPU than with
+/// `ieee`.
+double rounding_by_f32(const std::string& precision);
 
 }  // namespace tilewright::cli

@@ -186,6 +186,34 @@ TEST(CudaCalls, SegmentsPackedSequencesSinksAndDropout) {
                    }});
 }
 
+TEST(CudaCalls, PackedSequencesWithAMaskAsData) {
+    TW_REQUIRE_GPU();
+    // In packed coordinates, where one sequence has other starts in the keys, and one is empty.
+    const auto packed = [](bool causal, Window window) {
+        return [=](Device device) {
+            AttentionOptions options{.causal = causal, .window = window};
+            options.cu_seqlens = Tensor::from_vector(std::vector{0, 30, 30, 70}, {4});
+            options.kv_cu_seqlens = Tensor::from_vector(std::vector{0, 35, 50, 90}, {4});
+            options.block_mask = create_block_mask(
+                [](auto, auto, auto q, auto kv) { return (q + kv) % 7 != 0; }, 1, 1, 70, 90);
+            options.sinks = random_tensor(f32, {2}, 21).to(device);
+            return options;
+        };
+    };
+    check_engines({.name = "causal", .kv_length = 90, .options = packed(true, {})});
+    check_engines({.name = "window", .kv_length = 90, .options = packed(false, {3, 9})});
+    // Dropout counts positions within a sequence.
+    check({.name = "dropout",
+           .kv_length = 90,
+           .options =
+               [&](Device device) {
+                   AttentionOptions options = packed(false, {-1, -1})(device);
+                   options.dropout = 0.25;
+                   return options;
+               }},
+          "tiles");
+}
+
 TEST(CudaCalls, KeysThatDoNotExistContributeNothing) {
     TW_REQUIRE_GPU();
     const auto lengths = [](Device device, DType dtype = i32) {

@@ -2,12 +2,17 @@
 // head dimension.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "attention/tiles/backward.h"
 #include "attention/tiles/decode.h"
 #include "attention/tiles/forward.h"
 #include "attention/tiles/options.h"
 #include "cuda/codegen/generate.h"
 #include "ir/parse.h"
+#include "tests/cuda/test_support.h"
 
 namespace tilewright::attn::tiles {
 namespace {
@@ -71,6 +76,62 @@ TEST(GpuBlocks, FitTheSharedMemoryOfEveryGpu) {
             }
         }
     }
+}
+
+/// The CUDA of a program for this GPU.
+cuda::CompileRequest request_of(const Call& call, std::vector<Tensor> inputs,
+                                const cuda::Target& target) {
+    inputs.resize(call.options().in.size());
+    cuda::Target with_facts = target;
+    const ir::Function program = cuda::prepare(ir::parse(call.ir(inputs)));
+    with_facts.facts.assign(program.parameters().size(), {.vectors = true, .dense = true});
+    cuda::CompileRequest request;
+    request.source = cuda::generate(program, with_facts).source;
+    request.arch = target.arch;
+    request.spill_limit_bytes = 0;
+    return request;
+}
+
+TEST(GpuBlocks, OfEarlierGpusCompileWithoutSpills) {
+    TW_REQUIRE_NVRTC();
+    std::vector<cuda::CompileRequest> requests;
+    for (const char* arch : {"sm_80", "sm_86", "sm_89"}) {
+        const cuda::Target target = cuda::target_of(arch);
+        for (const std::int64_t dim : {64, 128}) {
+            const Tensor x = Tensor::zeros(bf16, {1, 2, 4096, dim});
+            const Tensor row = Tensor::zeros(f32, {1, 2, 4096});
+            const auto add = [&](const char* name, const Call& call, std::vector<Tensor> inputs) {
+                requests.push_back(request_of(call, std::move(inputs), target));
+                requests.back().name = std::string(name) + "_" + std::to_string(dim) + ".cu";
+            };
+            GpuProblem problem{.dtype = bf16,
+                               .heads = 64,
+                               .head_dim = dim,
+                               .value_dim = dim,
+                               .query_length = 4096,
+                               .kv_length = 4096,
+                               .shared_bytes = target.shared_bytes};
+            Options options{.scale = 1, .causal = true};
+            use_gpu_blocks(options, problem);
+            Options of_split = options;
+            of_split.causal = false;
+            of_split.split_k = 512;
+            add("split", forward(of_split, {}, true), {x, x, x});
+            options.block_q = 128;  // as config.cpp chooses for many programs
+            add("forward", forward(options, {}, true), {x, x, x});
+            for (const bool deterministic : {false, true}) {
+                problem.deterministic = deterministic;
+                Options backwards{.scale = 1, .causal = true};
+                use_gpu_blocks(backwards, problem);
+                use_gpu_backward_blocks(backwards, problem);
+                backwards.fragments = true;
+                backwards.unordered = !deterministic;
+                add(deterministic ? "backward" : "backward_unordered", backward(backwards, {}, {}),
+                    {x, x, x, x, row, row});
+            }
+        }
+    }
+    testing_support::expect_to_compile(requests);
 }
 
 TEST(GpuBlocks, OfF32HaveFewerQueriesWhereAllProgramsRunAtTheSameTime) {

@@ -262,6 +262,9 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"norm", "--sustained"}, "--sustained with --device cuda");
     expect_error({"norm", "--graphs"}, "--graphs");
     expect_error({"attention", "--engine", "tiles"}, "--engine");
+    expect_error({"attention", "--precision", "tf32"}, "--precision with --device cuda");
+    expect_error({"attention", "--precision", "tf32", "--dtype", "bf16"}, "--dtype f32");
+    expect_error({"attention", "--precision", "fast"}, "--precision");
     expect_error({"matmul", "--baseline", "onednn", "--dtype", "bf16"}, "f32");
     for (const std::string seconds : {"0", "-1", "nan", "inf", "1e9", "x"})
         expect_error(
@@ -288,7 +291,8 @@ TEST(BenchCommand, OptionsThatAnOperationDoesNotReadAreRefused) {
                                                          {"matmul", "--no-deterministic"},
                                                          {"cpu", "--dtype", "f32"},
                                                          {"cpu", "--seq-len", "9"},
-                                                         {"norm", "--small"}};
+                                                         {"norm", "--small"},
+                                                         {"matmul", "--precision", "tf32"}};
     for (const std::vector<std::string>& wrong : cases) {
         std::vector<std::string> arguments = {"bench"};
         arguments.insert(arguments.end(), wrong.begin(), wrong.end());

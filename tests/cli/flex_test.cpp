@@ -10,6 +10,7 @@
 #include "cli/bench/flex_cases.h"
 #include "cli/tensor_file.h"
 #include "tests/cli/run_program.h"
+#include "tests/cuda/test_support.h"
 
 namespace tilewright::cli {
 namespace {
@@ -84,6 +85,27 @@ TEST(DumpFlex, ShowsTheModInTheProgram) {
     }
     EXPECT_EQ(run_program({"dump", "matmul", "--score", "score"}).status, 2);
     EXPECT_EQ(run_program({"dump", "flex", "--score", "score +"}).status, 2);
+}
+
+/// On a GPU or the stand-in for one, whose times mean nothing.
+TEST(CudaCallsBench, FlexChecksEveryResult) {
+    TW_REQUIRE_GPU();
+    TemporaryFolder folder;
+    const auto rows_of = [&](const char* name) {
+        const ProgramResult result = run_program(
+            {"bench", "flex", "--device", "cuda", "--case", name, "--dtype", "f32", "--seq-len",
+             "40", "--batch", "1", "--heads", "2", "--head-dim", "16", "--seconds", "0.001",
+             "--baseline", "none", "--no-picture", "--precision", "ieee", "--json", folder / "r"});
+        EXPECT_EQ(result.status, 0) << result.out << result.error;
+        std::ifstream file(folder / "r");
+        return nlohmann::json::parse(file)["rows"];
+    };
+    for (const auto& row : rows_of("alibi_table")) {
+        EXPECT_TRUE(row["ok"]) << row;
+        EXPECT_GT(row["error"], 0) << row;
+        EXPECT_LT(row["error"], 1e-3) << row;
+    }
+    EXPECT_EQ(rows_of("jagged").size(), 2U);
 }
 
 /// A script in place of Python accepts every job and reports a millisecond for each run.

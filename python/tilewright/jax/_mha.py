@@ -31,6 +31,7 @@ def mha(
     *,
     block_sizes=None,
     return_residuals=False,
+    precision=None,
 ):
     """``softmax(sm_scale * q k^T) v`` of q, k, v (batch, sequence, heads, head dimension).
 
@@ -42,7 +43,8 @@ def mha(
     in the same loop, so that block_q_dq and block_kv_dq have no effect. They change results by
     rounding only. grid must be None: kernels choose it. backward_pass_impl: "triton", this
     library's kernel, or "xla", the derivative of `mha_reference`. interpret runs in the checked
-    mode; debug prints the call when it is traced. With return_residuals returns (out, lse), lse
+    mode; debug prints the call when it is traced. precision is that of f32 products on GPUs: "ieee"
+    (also None), "tf32" or "bf16x3", as in kernel_options. With return_residuals returns (out, lse), lse
     (batch, heads, sequence) to base 2, as JAX does. Raises ValueError or TypeError if an argument
     does not fit.
     """
@@ -76,6 +78,8 @@ def mha(
             f"[mha] expected grid=None, since kernels choose their own grid, but got {grid!r}"
         )
     options = _kernel_options(sizes, interpret)
+    if precision is not None:
+        options["precision"] = precision
     if debug:
         print(f"mha: q {jnp.shape(q)}, k {jnp.shape(k)}, v {jnp.shape(v)}, {causal=}, {sm_scale=}")
     if backward_pass_impl == "xla" and not return_residuals:

@@ -44,6 +44,8 @@ GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
             .deterministic = s.deterministic,
             .shared_bytes = run::shared_bytes_per_block(s.device.index),
             .multiprocessors = run::multiprocessors(s.device.index),
+            // With diagonals, few queries attend to few keys, or to a part of them.
+            .splits = s.right() < 0 && s.window_left < 0 && !s.checked,
             // Programs that gather, mask loads or draw random bits are generated for warps.
             .wgmma = run::arch(s.device.index) == "sm_90a" && !s.block_mask && !of.mask &&
                      !of.lengths && of.dropout == 0 && of.score.captures() == 0,
@@ -175,16 +177,10 @@ bool is_decode(const AttentionSpec& s, const Features& features) {
            s.joined_rows;
 }
 
-void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
+/// Queries of a program, and blocks of keys at a diagonal, unless the caller wants others.
+void choose_queries(const AttentionSpec& spec, TilesConfig& config) {
     Options& options = config.options;
     const AttentionBlocks& wish = spec.forward_blocks;
-    config.decode = is_decode(spec, config.features);
-    if (config.decode && spec.on_gpu()) {
-        config.decode = use_gpu_decode_blocks(options, gpu_problem(spec, config.features),
-                                              spec.group() * spec.query_length);
-    }
-    use_hints(spec, config.features, options);
-    if (config.decode || loads_blocks(config.features)) return;
     if (wish.q == 0 && spec.block_mask) {
         // With 128 columns and the bits of a mask, registers do not hold two tiles of 16 rows per
         // warp.
@@ -194,6 +190,27 @@ void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
         options.block_q = forward_block(spec, options.block_q);
     }
     if (wish.q == 0 && wish.kv == 0) use_edges(spec, options);
+}
+
+/// Splits the keys over programs where there are few queries.
+void use_split(const AttentionSpec& spec, const Features& features, Options& options) {
+    const GpuProblem problem = gpu_problem(spec, features);
+    if (split_of(options, problem) == 0) return;
+    use_warp_blocks(spec, features, options);
+    options.split_k = split_of(options, problem);
+}
+
+void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
+    Options& options = config.options;
+    config.decode = is_decode(spec, config.features);
+    if (config.decode && spec.on_gpu()) {
+        config.decode = use_gpu_decode_blocks(options, gpu_problem(spec, config.features),
+                                              spec.group() * spec.query_length);
+    }
+    use_hints(spec, config.features, options);
+    if (config.decode) return;
+    if (!loads_blocks(config.features)) choose_queries(spec, config);
+    if (spec.on_gpu()) use_split(spec, config.features, options);
 }
 
 /// Elements that gradients of captures take in addition to the arrays themselves.
@@ -349,7 +366,11 @@ Config TilesConfig::numbers() const {
     if (!each_sequence && !options.gpu) return Config{{"q", q}, {"kv", kv}};
     const int warps = each_sequence ? each_sequence->num_warps : options.num_warps;
     const int stages = each_sequence ? each_sequence->num_stages : options.num_stages;
-    return Config{{"q", q}, {"kv", kv}, {"warps", warps}, {"stages", stages}};
+    if (options.split_k == 0) {
+        return Config{{"q", q}, {"kv", kv}, {"warps", warps}, {"stages", stages}};
+    }
+    return Config{
+        {"q", q}, {"kv", kv}, {"warps", warps}, {"stages", stages}, {"split", options.split_k}};
 }
 
 Options backward_options(const AttentionSpec& spec, const TilesConfig& config) {

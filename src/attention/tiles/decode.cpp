@@ -181,28 +181,44 @@ Call decode(const Options& options, const Features& features) {
                 call_options);
 }
 
-Call decode_combine(const Options& options, bool score_mod, bool sinks, DType dtype) {
-    const BlockSpec chunks({squeezed, squeezed, all, all},
-                           [](auto b, auto h) { return block(b, h, 0, 0); });
-    const BlockSpec row({squeezed, squeezed, all}, [](auto b, auto h) { return block(b, h, 0); });
+PartShapes part_shapes(const Tensor::Dims& query, std::int64_t kv_length, std::int64_t split_k,
+                       std::int64_t value_dim) {
+    const std::int64_t chunks = ceil_div(kv_length, split_k);
+    return {{query[0], query[1], chunks, query[2], value_dim},
+            {query[0], query[1], chunks, query[2]}};
+}
+
+Call decode_combine(const Options& options, bool score_mod, bool sinks, DType dtype,
+                    std::int64_t block_rows, bool dynamic_rows) {
+    const BlockDim block_of_rows = block_rows > 0 ? BlockDim(block_rows) : BlockDim(all);
+    const BlockSpec chunks({squeezed, squeezed, all, block_of_rows},
+                           [](auto b, auto h, auto i) { return block(b, h, 0, i); });
+    const BlockSpec row({squeezed, squeezed, block_of_rows},
+                        [](auto b, auto h, auto i) { return block(b, h, i); });
     CallOptions call_options;
-    call_options.grid = [](std::span<const Tensor> in) {
-        return std::vector<std::int64_t>{in[0].dim(0), in[0].dim(1)};
+    call_options.grid = [block_rows](std::span<const Tensor> in) {
+        return std::vector<std::int64_t>{in[0].dim(0), in[0].dim(1),
+                                         block_rows > 0 ? ceil_div(in[0].dim(3), block_rows) : 1};
     };
-    call_options.in = {BlockSpec({squeezed, squeezed, all, all, all},
-                                 [](auto b, auto h) { return block(b, h, 0, 0, 0); }),
-                       chunks, chunks, chunks,
-                       sinks ? BlockSpec({squeezed, all}, [](auto, auto h) { return block(h, 0); })
-                             : BlockSpec::absent()};
-    call_options.out = {chunks, row, row};
+    call_options.in = {
+        BlockSpec({squeezed, squeezed, all, block_of_rows, all},
+                  [](auto b, auto h, auto i) { return block(b, h, 0, i, 0); }),
+        chunks, chunks, chunks,
+        sinks ? BlockSpec({squeezed, all}, [](auto, auto h, auto) { return block(h, 0); })
+              : BlockSpec::absent()};
+    call_options.out = {BlockSpec({squeezed, squeezed, block_of_rows, all},
+                                  [](auto b, auto h, auto i) { return block(b, h, i, 0); }),
+                        row, row};
     call_options.out_type = [dtype](std::span<const Tensor> in) {
         const std::vector<std::int64_t>& s = in[0].shape();
         const TensorType row_type{in[0].dtype(), {s[0], s[1], s[3]}};
         return std::vector<TensorType>{{dtype, {s[0], s[1], s[3], s[4]}}, row_type, row_type};
     };
-    call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}, {2, {0, 1, 2}}, {3, {0, 1, 2}},
-                            {5, {0, 1}},    {6, {0, 1}},    {7, {0, 1}}};
+    const std::vector<int> of_parts = dynamic_rows ? std::vector{0, 1, 2, 3} : std::vector{0, 1, 2},
+                           of_rows = dynamic_rows ? std::vector{0, 1, 2} : std::vector{0, 1};
+    for (const int input : {0, 1, 2, 3}) call_options.dynamic[input] = of_parts;
     if (sinks) call_options.dynamic[4] = {0};
+    for (const int output : {5, 6, 7}) call_options.dynamic[output] = of_rows;
     call_options.interpret = options.interpret;
     return call(kernel("attention_decode_combine",
                        {"parts", "max", "mark", "sum", "sinks", "out", "lse", "max_scores"},

@@ -16,9 +16,20 @@ inline constexpr std::int64_t kDecodeChunk = 2048;
 /// unsupported here.
 Call decode(const Options& options, const Features& features);
 
-/// Combines the chunks in order. `score_mod`: the chunks had one. Inputs: decode's outputs, sinks
-/// (Hkv, group) or absent. Outputs: out (B, Hkv, group, Ev) in `dtype`; lse and max_scores (B, Hkv,
-/// group).
-Call decode_combine(const Options& options, bool score_mod, bool sinks, DType dtype);
+/// Shapes of what programs leave that split the keys: the sums of values, and three numbers per
+/// row.
+struct PartShapes {
+    Tensor::Dims out, rows;
+};
+/// For queries (B, H, rows, ..) over `kv_length` keys, `split_k` of them per program.
+PartShapes part_shapes(const Tensor::Dims& query, std::int64_t kv_length, std::int64_t split_k,
+                       std::int64_t value_dim);
+
+/// Combines the chunks of decode, or of the forward program with `Options::split_k`, in order.
+/// `score_mod`: the chunks had one. Inputs: the program's four outputs, for H heads of kv (decode)
+/// or of queries; sinks (H, rows), (H, 1) or absent. Outputs: out (B, H, rows, Ev) in `dtype`; lse
+/// and max_scores (B, H, rows). `block_rows`: rows of a program; 0: all.
+Call decode_combine(const Options& options, bool score_mod, bool sinks, DType dtype,
+                    std::int64_t block_rows = 0, bool dynamic_rows = false);
 
 }  // namespace tilewright::attn::tiles

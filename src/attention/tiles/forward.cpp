@@ -1,9 +1,11 @@
 // Attention forward: online softmax with the scale folded into exp2.
 #include "attention/tiles/forward.h"
 
+#include <functional>
 #include <limits>
 #include <optional>
 
+#include "attention/tiles/decode.h"
 #include "attention/tiles/pairs.h"
 #include "support/integer.h"
 
@@ -109,9 +111,19 @@ void forward_program(const Options& options, const Features& features, std::span
                 ? dot_of_attending(weights, v, broadcast_to(*mask, s.shape()), true, sum_up)
                 : product(options, weights, v, sum_up)};
     };
+    /// Visits those of the blocks [begin, end) that are this program's.
+    const auto visit = [&](const Options& sizes, Tile begin, Tile end, State state,
+                           const std::function<State(Tile, State)>& body) {
+        if (options.split_k > 0) {
+            const std::int64_t blocks = options.split_k / sizes.block_k;
+            begin = maximum(begin, program_id(3) * blocks);
+            end = minimum(end, program_id(3) * blocks + blocks);
+        }
+        return for_loop(begin, end, state, body);
+    };
     const auto range = [&](const Options& sizes, Tile begin, Tile end, State state, bool analytic) {
-        return for_loop(begin, end, state,
-                        [&](Tile j, State s) { return step(sizes, j, s, analytic, {}); });
+        return visit(sizes, begin, end, state,
+                     [&](Tile j, State s) { return step(sizes, j, s, analytic, {}); });
     };
 
     const auto first_state = [&] {
@@ -134,8 +146,12 @@ void forward_program(const Options& options, const Features& features, std::span
             const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
                       bits = pairs.extra(Extra::bits);
             state = for_loop(row.partial_begin, row.partial_end, state, [&](Tile e, State s) {
-                return step(options, partial.at(e, 0).load().to(i64), s,
-                            analytic || features.lengths, bits.at(partial.at(e, 1).load()).load());
+                const auto masked = [&](Tile j, State inner) {
+                    return step(options, j, inner, analytic || features.lengths,
+                                bits.at(partial.at(e, 1).load()).load());
+                };
+                const Tile j = partial.at(e, 0).load().to(i64);
+                return options.split_k > 0 ? visit(options, j, j + 1, s, masked) : masked(j, s);
             });
             state = for_loop(row.full_begin, row.full_end, state, [&](Tile e, State s) {
                 const Tile begin = runs.at(e, 0).load().to(i64);
@@ -189,8 +205,8 @@ void forward_program(const Options& options, const Features& features, std::span
                 const Tile begin = entry(partial, p, 0, true) + entry(runs, f, 0, false);
                 const Tile blocks = where(is_partial, 1, entry(runs, f, 1, false));
                 const Tile atom = entry(partial, p, 1, true);
-                return for_loop(
-                    begin * ratio,
+                return visit(
+                    sizes, begin * ratio,
                     minimum((begin + blocks) * ratio, cdiv(kv_length, sizes.block_k)), outer,
                     [&](Tile j, State s) {
                         const Slice columns =
@@ -217,6 +233,14 @@ void forward_program(const Options& options, const Features& features, std::span
         return;
     }
     const auto finish = [&](State state) {
+        if (options.split_k > 0) {
+            const Ref max_ref = lse, mark_ref = refs[num_inputs + 2], sum_ref = refs.back();
+            out.store(state.out);
+            max_ref.store(exponent.high(state.mark) * unit);
+            mark_ref.store(state.mark);
+            sum_ref.store(state.sum);
+            return;
+        }
         Tile high = exponent.high(state.mark) * unit;
         const Tile nothing = state.sum == 0;
         max_scores.store(where(nothing, -kInfinity, high));
@@ -254,11 +278,13 @@ void forward_program(const Options& options, const Features& features, std::span
 
 Call forward(const Options& options, const Features& features, bool dynamic_queries) {
     const std::int64_t block_q = options.block_q, group = options.group;
-    const auto query_row = [](auto b, auto h, auto i) { return block(b, h, i, 0); };
-    const auto kv_head = [group](auto b, auto h, auto) { return block(b, h / group, 0, 0); };
+    // Where keys are split, the grid has a fourth axis.
+    const auto query_row = [](auto b, auto h, auto i, auto...) { return block(b, h, i, 0); };
+    const auto kv_head = [group](auto b, auto h, auto...) { return block(b, h / group, 0, 0); };
     const auto row = [](auto b, auto h, auto i) { return block(b, h, i); };
-    const BlockSpec q_ids({squeezed, block_q}, [](auto b, auto, auto i) { return block(b, i); });
-    const BlockSpec kv_ids({squeezed, all}, [](auto b, auto, auto) { return block(b, 0); });
+    const BlockSpec q_ids({squeezed, block_q},
+                          [](auto b, auto, auto i, auto...) { return block(b, i); });
+    const BlockSpec kv_ids({squeezed, all}, [](auto b, auto, auto...) { return block(b, 0); });
     const BlockSpec statistics({squeezed, squeezed, block_q}, row);
 
     CallOptions call_options;
@@ -272,7 +298,7 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
         BlockSpec({squeezed, squeezed, all, all}, kv_head),
         features.segments ? q_ids : BlockSpec::absent(),
         features.segments ? kv_ids : BlockSpec::absent(),
-        features.sinks ? BlockSpec({squeezed}, [](auto, auto h, auto) { return block(h); })
+        features.sinks ? BlockSpec({squeezed}, [](auto, auto h, auto...) { return block(h); })
                        : BlockSpec::absent(),
     };
     std::vector<std::string> names{"query",          "key",  "value", "segment_ids",
@@ -303,6 +329,27 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
             names.emplace_back("given");
         }
     }
+    if (options.split_k > 0) {
+        const std::int64_t split_k = options.split_k;
+        const auto part = [](auto b, auto h, auto i, auto c) { return block(b, h, c, i); };
+        const BlockSpec numbers({squeezed, squeezed, squeezed, block_q}, part);
+        call_options.grid = [block_q, split_k](std::span<const Tensor> in) {
+            return std::vector<std::int64_t>{in[0].dim(0), in[0].dim(1),
+                                             ceil_div(in[0].dim(2), block_q),
+                                             ceil_div(in[1].dim(2), split_k)};
+        };
+        call_options.out = {
+            BlockSpec({squeezed, squeezed, squeezed, block_q, all},
+                      [](auto b, auto h, auto i, auto c) { return block(b, h, c, i, 0); }),
+            numbers, numbers, numbers};
+        call_options.out_type = [split_k](std::span<const Tensor> in) {
+            const PartShapes shapes =
+                part_shapes(in[0].shape(), in[1].dim(2), split_k, in[2].dim(3));
+            const DType sums = accumulator(in[0].dtype());
+            return std::vector<TensorType>{
+                {sums, shapes.out}, {sums, shapes.rows}, {sums, shapes.rows}, {sums, shapes.rows}};
+        };
+    }
     if (options.row_sums) {
         call_options.out = {statistics, statistics};
         call_options.out_type = [](std::span<const Tensor> in) {
@@ -316,10 +363,14 @@ Call forward(const Options& options, const Features& features, bool dynamic_quer
     }
     const auto num_inputs = static_cast<int>(names.size());
     const std::vector<std::string> outputs =
-        options.row_sums ? std::vector<std::string>{"shift", "log_sum"}
-                         : std::vector<std::string>{"out", "lse", "max_scores"};
+        options.row_sums      ? std::vector<std::string>{"shift", "log_sum"}
+        : options.split_k > 0 ? std::vector<std::string>{"out", "max", "mark", "sum"}
+                              : std::vector<std::string>{"out", "lse", "max_scores"};
     for (int output = 0; output < std::ssize(outputs); ++output) {
         call_options.dynamic[num_inputs + output] = rows;
+        if (options.split_k == 0) continue;
+        call_options.dynamic[num_inputs + output] =
+            dynamic_queries ? std::vector{0, 1, 2, 3} : std::vector{0, 1, 2};
     }
     names.insert(names.end(), outputs.begin(), outputs.end());
     call_options.num_warps = options.num_warps;

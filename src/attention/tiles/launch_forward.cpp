@@ -8,6 +8,7 @@
 #include "attention/tiles/forward.h"
 #include "attention/tiles/hidden_keys.h"
 #include "attention/tiles/launch.h"
+#include "support/debug_log.h"
 #include "support/integer.h"
 
 namespace tilewright::attn::tiles {
@@ -19,16 +20,24 @@ void append(std::vector<Tensor>& list, const std::vector<Tensor>& tail) {
     list.insert(list.end(), tail.begin(), tail.end());
 }
 
-/// Shapes of the results of decode's chunks (decode.h): the sums of values, and three numbers per
-/// row.
-struct DecodeParts {
-    Tensor::Dims out, rows;
-};
-DecodeParts decode_parts(const AttentionSpec& spec) {
-    const std::int64_t chunks = ceil_div(spec.kv_length, kDecodeChunk);
-    const std::int64_t rows = spec.group() * spec.query_length;
-    return {{spec.batch, spec.kv_heads, chunks, rows, spec.value_dim},
-            {spec.batch, spec.kv_heads, chunks, rows}};
+/// The results of decode's chunks, or those of a forward pass that splits its keys.
+PartShapes parts_of(const AttentionSpec& spec, const TilesConfig& config) {
+    if (config.decode) {
+        return part_shapes({spec.batch, spec.kv_heads, spec.group() * spec.query_length},
+                           spec.kv_length, kDecodeChunk, spec.value_dim);
+    }
+    return part_shapes({spec.batch, spec.query_heads, spec.query_length}, spec.kv_length,
+                       config.options.split_k, spec.value_dim);
+}
+
+std::int64_t bytes_of(const PartShapes& shapes, DType sums) {
+    return Scratch::bytes(sums, shapes.out) + 3 * Scratch::bytes(sums, shapes.rows);
+}
+
+std::vector<Tensor> take_parts(const PartShapes& shapes, DType sums, Scratch& scratch) {
+    std::vector<Tensor> parts{scratch.take(sums, shapes.out)};
+    for (int i = 0; i < 3; ++i) parts.push_back(scratch.take(sums, shapes.rows));
+    return parts;
 }
 
 void decode(const AttentionSpec& spec, const TilesConfig& config, const AttentionBuffers& buffers,
@@ -55,15 +64,40 @@ void decode(const AttentionSpec& spec, const TilesConfig& config, const Attentio
     };
     std::vector<Tensor> inputs{grouped(buffers.query), buffers.key, buffers.value};
     append(inputs, extras(spec, buffers, features, {}));
-    const DType sums = accumulator(spec.dtype);
-    const DecodeParts shapes = decode_parts(spec);
-    const Tensor out = scratch.take(sums, shapes.out), max = scratch.take(sums, shapes.rows),
-                 mark = scratch.take(sums, shapes.rows), sum = scratch.take(sums, shapes.rows);
-    scan.into({out, max, mark, sum}, inputs);
-    const Tensor sinks =
-        has_sinks ? buffers.sinks.contiguous().reshape({spec.kv_heads, spec.group()}) : Tensor();
-    combine.into({grouped(result.out), grouped(result.lse), grouped(result.max_scores)},
-                 {out, max, mark, sum, sinks});
+    std::vector<Tensor> parts =
+        take_parts(parts_of(spec, config), accumulator(spec.dtype), scratch);
+    scan.into(parts, inputs);
+    parts.push_back(has_sinks ? buffers.sinks.contiguous().reshape({spec.kv_heads, spec.group()})
+                              : Tensor());
+    combine.into({grouped(result.out), grouped(result.lse), grouped(result.max_scores)}, parts);
+}
+
+/// The forward program with its keys split over programs, and what joins the parts.
+void split(const AttentionSpec& spec, const TilesConfig& config, const Options& options,
+           const AttentionBuffers& buffers, const AttentionOutput& result, const Plan& plan,
+           Scratch& scratch) {
+    constexpr std::int64_t kRows = 16;
+    debug_log("attention", "tile programs: {} parts of {} keys",
+              ceil_div(spec.kv_length, options.split_k), options.split_k);
+    const Features& features = config.features;
+    const bool long_queries = has_long_queries(spec), has_score{features.score},
+               has_sinks = buffers.sinks.defined();
+    Features without_sinks = features;  // they belong to the sum of all parts
+    without_sinks.sinks = false;
+    const Call scan = cached(std::tuple(options, without_sinks.key(), long_queries),
+                             [&] { return forward(options, without_sinks, long_queries); });
+    const Call combine =
+        cached(std::tuple(options, has_score, has_sinks, spec.dtype, kRows, long_queries), [&] {
+            return decode_combine(options, has_score, has_sinks, spec.dtype, kRows, long_queries);
+        });
+    AttentionBuffers inputs = buffers;
+    inputs.sinks = Tensor();
+    std::vector<Tensor> parts =
+        take_parts(parts_of(spec, config), accumulator(spec.dtype), scratch);
+    scan.into(parts, forward_inputs(spec, inputs, without_sinks, plan));
+    parts.push_back(has_sinks ? buffers.sinks.contiguous().reshape({spec.query_heads, 1})
+                              : Tensor());
+    combine.into({result.out, result.lse, result.max_scores}, parts);
 }
 
 /// Rows without a key: 0, or only the sink.
@@ -107,9 +141,8 @@ std::int64_t forward_workspace(const AttentionSpec& spec, const TilesConfig& con
     if (!spec.max_scores) {
         bytes += Scratch::bytes(sums, {spec.batch, spec.query_heads, spec.query_length});
     }
-    if (!config.decode) return bytes;
-    const DecodeParts shapes = decode_parts(spec);
-    return bytes + Scratch::bytes(sums, shapes.out) + 3 * Scratch::bytes(sums, shapes.rows);
+    if (!config.decode && config.options.split_k == 0) return bytes;
+    return bytes + bytes_of(parts_of(spec, config), sums);
 }
 
 void launch_forward(const AttentionSpec& spec, const TilesConfig& config,
@@ -128,6 +161,7 @@ void launch_forward(const AttentionSpec& spec, const TilesConfig& config,
         options.block_q = planned_queries(spec, buffers.block_mask, config);
     }
     const Plan plan = make_plan(spec, buffers.block_mask, options, false);
+    if (options.split_k > 0) return split(spec, config, options, buffers, result, plan, scratch);
     // Programs for warpgroups have only one form of their loop.
     std::function<void()> finish;
     if (options.guarded) {

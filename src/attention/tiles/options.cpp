@@ -62,10 +62,13 @@ void use_f32_blocks(Options& options, const GpuProblem& problem) {
     options.block_k = 64;
     options.num_warps = is_large ? 8 : 4;
     // Fewer queries if one block holds all of them, or if all programs run at the same time: then
-    // the call takes as long as the queries of one program.
+    // the call takes as long as the queries of one program. Where keys are split, programs fill the
+    // GPU anyway.
+    const bool splits = split_of(options, problem) > 0;
     const auto suffices = [&](std::int64_t queries) {
         return queries >= problem.query_length ||
-               problem.heads * ceil_div(problem.query_length, queries) <= problem.multiprocessors;
+               (!splits &&
+                problem.heads * ceil_div(problem.query_length, queries) <= problem.multiprocessors);
     };
     while (options.block_q > kLeast && suffices(options.block_q / 2)) options.block_q /= 2;
 }
@@ -107,6 +110,18 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     if (problem.dtype == f64) options.block_k = std::min<std::int64_t>(options.block_k, 16);
     // Q, then K and V one after the other; probabilities.
     fit_gpu_blocks(options, problem, 1, size + 4);
+}
+
+std::int64_t split_of(const Options& options, const GpuProblem& problem) {
+    constexpr std::int64_t kLeast = 512;  // keys, so that joining the parts costs little
+    const std::int64_t programs = problem.heads * ceil_div(problem.query_length, options.block_q);
+    if (!problem.splits || 2 * programs > problem.multiprocessors) return 0;
+    std::int64_t keys = kLeast;
+    const auto fills = [&](std::int64_t count) {
+        return programs * ceil_div(problem.kv_length, count) >= problem.multiprocessors;
+    };
+    while (fills(2 * keys)) keys *= 2;
+    return 2 * keys <= problem.kv_length ? keys : 0;
 }
 
 bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int64_t rows) {

@@ -31,6 +31,9 @@ struct Options {
     /// Keys of a block that a diagonal crosses; it divides block_k; 0: block_k. Smaller blocks
     /// cover fewer masked pairs.
     std::int64_t edge_k = 0;
+    /// Forward on a GPU: keys of a program, a multiple of block_k, where the keys are split over
+    /// programs because there are few queries; 0: all keys.
+    std::int64_t split_k = 0;
     bool interpret = false;  ///< checked mode
     /// With a score mod, the scale is applied to the queries (forward) or keys (backward) instead
     /// of to each score.
@@ -72,6 +75,7 @@ struct GpuProblem {
     bool deterministic = true;
     int shared_bytes = 0;     ///< available to a thread block
     int multiprocessors = 0;  ///< 0: unknown
+    bool splits = false;      ///< forward: keys may be split over programs
     bool wgmma = false;       ///< products by warpgroups, if nothing in the program rules them out
     Products products = Products::ieee;  ///< other than ieee: tensor cores multiply f32
 };
@@ -85,6 +89,9 @@ void fit_gpu_blocks(Options& options, const GpuProblem& problem, bool backward);
 /// (`decode`), with `rows` queries each. False, without changes, if the rows do not fit shared
 /// memory.
 bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int64_t rows);
+/// `Options::split_k` for these blocks: 0 unless the programs would leave half of the
+/// multiprocessors idle.
+std::int64_t split_of(const Options& options, const GpuProblem& problem);
 /// Like `use_gpu_blocks`, with warps and stages, for the backward pass.
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem);
 /// Blocks of the separate programs of the backward pass, where warpgroups take them.

@@ -44,7 +44,7 @@ const std::vector<Benchmark>& benchmarks() {
          bench_attention_gpu,
          {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
           "--causal", "--backward", "--baseline", "--mask", "--score", "--sweep", "--engine",
-          "--no-deterministic", "--autotune"}},
+          "--no-deterministic", "--autotune", "--precision"}},
         {"compile",
          bench_compile,
          bench_compile_gpu,
@@ -54,13 +54,13 @@ const std::vector<Benchmark>& benchmarks() {
          bench_decode,
          bench_decode_gpu,
          {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
-          "--baseline"}},
+          "--baseline", "--precision"}},
         {"flex",
          bench_flex,
          bench_flex_gpu,
          {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
           "--backward", "--baseline", "--mask", "--score", "--engine", "--no-deterministic",
-          "--autotune", "--case", "--front-end", "--no-picture"}},
+          "--autotune", "--precision", "--case", "--front-end", "--no-picture"}},
         {"mask", bench_mask, bench_mask_gpu, {"--dtype", "--batch", "--heads", "--seq-len"}},
         {"matmul", bench_matmul, bench_matmul_gpu, {"--dtype", "--seq-len", "--baseline"}},
         {"norm",
@@ -128,9 +128,12 @@ void run(const Options& options, const CLI::App& command, Console& console) {
                                                       {"sustained", bench.sustained},
                                                       {"once", bench.once},
                                                       {"no-deterministic", !bench.deterministic},
-                                                      {"engine", !bench.engine.empty()}};
+                                                      {"engine", !bench.engine.empty()},
+                                                      {"precision", !bench.precision.empty()}};
     for (const auto& [option, given] : gpu_alone)
         if (given && !gpu) user_error("bench", "expected --{} with --device cuda", option);
+    if (!bench.precision.empty() && bench.dtype != f32)
+        user_error("bench", "expected --precision with --dtype f32 but got {}", name(bench.dtype));
     if (bench.autotune && !gpu && options.operation != "attention")
         user_error("bench", "expected --autotune of {} with --device cuda", options.operation);
     if (options.graphs) bench.graph_calls = 20;
@@ -224,10 +227,12 @@ void add_bench(CLI::App& app, Console& console) {
                      "torch-sdpa (attention), torch-flex (flex: by itself where torch is there), "
                      "torch, xla, onednn (matmul), none; cpu: onednn, torch, torch-compile, numba, "
                      "halide, by default all that are there; cuda: cudnn, fa2, torch-flex, torch, "
-                     "by default all that are there, and by name fa4, xla, torch-compile (norm)")
+                     "of flex also fa2-causal and sdpa-mask, by default all that are there, and by "
+                     "name fa3, fa4, xla, torch-compile (norm)")
         ->type_name("NAME")
         ->check(one_of({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn",
-                        "numba", "halide", "cudnn", "fa2", "fa4", "none"}));
+                        "numba", "halide", "cudnn", "fa2", "fa2-causal", "fa3", "fa4", "sdpa-mask",
+                        "none"}));
     command->add_flag(
         "--sweep", bench.sweep,
         "cuda: attention of lengths from 512 to 131072, batch x length 32768, and odd lengths; "
@@ -249,6 +254,12 @@ void add_bench(CLI::App& app, Console& console) {
                      "attention, flex on cuda: tiles or sm90 [the fastest that supports it]")
         ->type_name("NAME")
         ->check(one_of({"tiles", "sm90"}));
+    command
+        ->add_option("--precision", bench.precision,
+                     "attention, decode, flex of f32 on cuda: products by ieee, tf32 or bf16x3 "
+                     "[ieee]")
+        ->type_name("NAME")
+        ->check(one_of({"ieee", "tf32", "bf16x3"}));
     command->add_flag("--autotune", bench.autotune,
                       "attention, flex on cuda: measure a few blocks, print what each takes and "
                       "use the fastest, which the disk cache keeps");

@@ -1,14 +1,17 @@
 // `tilewright bench --device cuda`: our kernels compared with PyTorch's in the same rounds.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "cli/bench/baseline.h"
 #include "cli/bench/cases.h"
 #include "cli/bench/flex_cases.h"
+#include "cli/bench/gpu_checks.h"
 #include "cli/bench/gpu_peers.h"
 #include "cli/builtin.h"
 #include "run/to_array.h"
@@ -22,47 +25,10 @@
 namespace tilewright::cli {
 namespace {
 
-/// Compares the first head of the first batch, where mods see the same arguments, with f64 on the
-/// CPU. Long problems without mods compare only the last rows, and of gradients only the query's.
-void check_head(const AttentionInputs& in, AttentionOptions host, DType dtype, bool backward,
-                const Tensor& ours, Row& row) {
-    constexpr std::int64_t kLong = 4096, kRows = 64;
-    const bool bhsd = host.layout == Layout::bhsd;
-    const std::int64_t length = in.q.dim(bhsd ? 2 : 1);
-    const bool plain = bhsd && !host.mask.defined() && !host.score_mod.defined();
-    const std::int64_t rows = plain && length > kLong ? kRows : length, first = length - rows;
-    if (first > 0 && host.causal) {
-        host.causal = false;
-        host.mask = [first](auto, auto, auto q, auto kv) { return kv <= q + first; };
-    }
-    const int heads = bhsd ? 1 : 2;
-    if (in.k.dim(heads) != in.q.dim(heads) && backward) return;  // sums over the group's heads
-    const auto head = [&](const Tensor& x) { return x.slice(0, 0, 1).slice(heads, 0, 1); };
-    const auto on_host = [](const Tensor& x) { return x.contiguous().to(Device{}); };
-    const auto last = [&](const Tensor& x) {
-        return on_host(head(x).slice(bhsd ? 2 : 1, first, rows));
-    };
-    const Tensor q = last(in.q), k = on_host(head(in.k)), v = on_host(head(in.v)),
-                 dout = last(in.dout);
-    const auto run = [&](DType type) {
-        const Tensor x = q.to(type), y = k.to(type), z = v.to(type);
-        const AttentionOutput out = attention(x, y, z, host);
-        return backward ? attention_backward(x, y, z, out, dout.to(type), host).query : out.out;
-    };
-    const Array exact = to_array(run(f64)), plainly = to_array(run(dtype));
-    row.error = largest_error(to_array(last(ours)), exact);
-    row.ok = *row.error <= allowed_error(plainly, exact, dtype);
-}
-
-/// Compares one direction of a problem with f64, or does nothing.
-using Check = std::function<void(bool backward, Row& row)>;
-
 /// Measures both passes of a problem.
-void bench_problem(
-    GpuBench& bench, const std::string& case_name, const AttentionInputs& in,
-    const AttentionOptions& on_gpu, double pairs, double block_pairs, bool backward,
-    const Check& check,
-    const std::function<std::vector<std::pair<std::string, nlohmann::json>>(bool)>& peers) {
+void bench_problem(GpuBench& bench, const std::string& case_name, const AttentionInputs& in,
+                   const AttentionOptions& on_gpu, double pairs, double block_pairs, bool backward,
+                   const Check& check, const std::function<std::vector<GpuPeer>(bool)>& peers) {
     const auto work = static_cast<double>(in.q.dim(3) + in.v.dim(3));
     const AttentionOutput out = attention(in.q, in.k, in.v, on_gpu);
     Row& forward =
@@ -76,17 +42,10 @@ void bench_problem(
     check(true, back);
 }
 
-/// A check of a GPU's results for a problem.
-Check check_of(const AttentionInputs& in, const AttentionOptions& on_gpu,
-               const AttentionOptions& on_host) {
-    return [=](bool backward, Row& row) {
-        const AttentionOutput out = attention(in.q, in.k, in.v, on_gpu);
-        Tensor ours = out.out;
-        if (backward) {
-            ours = attention_backward(in.q, in.k, in.v, out, in.dout, on_gpu).query;
-        }
-        check_head(in, on_host, in.q.dtype(), backward, ours, row);
-    };
+/// "f32 tf32": the dtype, and the precision of products if one is given.
+std::string dtype_name(const BenchOptions& options) {
+    const std::string dtype(name(options.dtype));
+    return options.precision.empty() ? dtype : dtype + " " + options.precision;
 }
 
 MakeRandom random_of(GpuBench& bench) {
@@ -101,6 +60,7 @@ AttentionOptions with_data(const FlexCase& gpu_case, const FlexCase& host_case,
     AttentionOptions result = gpu_case.options;
     result.deterministic = options.deterministic;
     result.engine = options.engine;
+    result.precision = options.precision;
     result.autotune = options.autotune;
     if (host_case.options.mask.defined()) {
         result.mask = {};
@@ -154,18 +114,55 @@ struct FlexProblem {
     FlexCase host, gpu;
 };
 
-/// A check at a length for which f64 on the CPU takes little time.
+/// A check of two heads, at a length that the CPU computes in a moment and at which the case's mask
+/// still hides something.
 Check check_of_case(GpuBench& bench, FlexSizes sizes,
                     const std::function<FlexProblem(const FlexSizes&)>& make) {
     if (!bench.options().check) return [](bool, Row&) {};
-    constexpr std::int64_t kLongest = 1024;
+    constexpr std::int64_t kUsual = 1024;
+    const std::int64_t longest = std::max(kUsual, make(sizes).host.check_length);
     sizes.batch = 1;
-    sizes.length = std::min(sizes.length, kLongest);
-    sizes.kv_length = std::min(sizes.kv_length, kLongest);
+    sizes.kv_heads = sizes.kv_heads == sizes.heads ? 2 : 1;
+    sizes.heads = 2;
+    sizes.length = std::min(sizes.length, longest);
+    sizes.kv_length = std::min(sizes.kv_length, longest);
     const FlexProblem small = make(sizes);
     const AttentionInputs in = attention_inputs(random_of(bench), small.host, sizes);
-    return check_of(in, with_data(small.gpu, small.host, sizes, bench.options()),
-                    small.host.options);
+    return check_all(in, with_data(small.gpu, small.host, sizes, bench.options()),
+                     small.host.options);
+}
+
+/// Whether FlashAttention-3 or -4 has what a case of the notebook needs (bench/flash_attention.py).
+bool flash_attention_has(const std::string& peer, const std::string& flex_case) {
+    const auto is_one_of = [&](std::initializer_list<const char*> names) {
+        return std::any_of(names.begin(), names.end(),
+                           [&](const char* name) { return flex_case == name; });
+    };
+    return is_one_of({"noop", "causal", "sliding_window", "soft_cap"}) ||
+           (peer == "fa4" && is_one_of({"document", "alibi_table", "alibi_computed"}));
+}
+
+/// What a case of the notebook is compared with. `flop` is that of a pair that attends.
+std::vector<GpuPeer> flex_peers(const GpuBench& bench, const FlexCase& c, const FlexSizes& sizes,
+                                bool backward, double flop) {
+    std::vector<GpuPeer> peers{{"torch-flex", flex_job(bench, c, sizes, backward)}};
+    const auto through = [&](const char* backend) {
+        nlohmann::json job = flex_job(bench, c, sizes, backward);
+        job["backend"] = backend;
+        return job;
+    };
+    for (const char* peer : {"fa3", "fa4"}) {
+        if (flash_attention_has(peer, c.name)) peers.push_back({peer, through(peer)});
+    }
+    // The other rows of the notebook's test_mask.
+    const double all = static_cast<double>(c.q_len) * static_cast<double>(c.kv_len);
+    const Density causal = density(create_block_mask(masks::causal(), 1, 1, c.q_len, c.kv_len));
+    peers.push_back(
+        {"fa2-causal", through("fa2-causal"), flop * causal.pairs, flop * causal.blocks});
+    if (c.name != "noop") {
+        peers.push_back({"sdpa-mask", through("sdpa-mask"), flop * all, flop * all});
+    }
+    return peers;
 }
 
 }  // namespace
@@ -193,9 +190,9 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
         const auto units = static_cast<double>(sizes.batch * sizes.heads);
         const bool plain = options.mask.empty() && options.score.empty();
         const auto peers = [&](bool backward) {
-            std::vector<std::pair<std::string, nlohmann::json>> result;
+            std::vector<GpuPeer> result;
             if (!plain) return result;
-            for (const char* backend : {"cudnn", "fa2", "fa4", "xla"}) {
+            for (const char* backend : {"cudnn", "fa2", "fa3", "fa4", "xla"}) {
                 nlohmann::json job = bench.job("attention", backward);
                 job.update({{"backend", backend},
                             {"batch", sizes.batch},
@@ -205,7 +202,7 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
                             {"kv_len", sizes.kv_length},
                             {"head_dim", sizes.head_dim},
                             {"causal", s.causal}});
-                result.emplace_back(backend, job);
+                result.push_back({backend, job});
             }
             // Compiled for each length, so that sweeps include it only if asked for.
             if (!options.sweep || options.baseline == "torch-flex") {
@@ -213,7 +210,7 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
                 same.name = s.causal ? "causal" : "noop";
                 same.q_len = sizes.length;
                 same.kv_len = sizes.kv_length;
-                result.emplace_back("torch-flex", flex_job(bench, same, sizes, backward));
+                result.push_back({"torch-flex", flex_job(bench, same, sizes, backward)});
             }
             return result;
         };
@@ -221,12 +218,12 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
             "B{} H{}{} S{}{} D{}{} {}{}", sizes.batch, sizes.heads,
             sizes.kv_heads == sizes.heads ? "" : fmt::format("/{}", sizes.kv_heads), sizes.length,
             sizes.kv_length == sizes.length ? "" : fmt::format("x{}", sizes.kv_length),
-            sizes.head_dim, s.causal ? " causal" : "", name(options.dtype),
+            sizes.head_dim, s.causal ? " causal" : "", dtype_name(options),
             c.name.empty() ? "" : " " + c.name);
         const AttentionInputs in = attention_inputs(random_of(bench), sizes);
         Check check = [](bool, Row&) {};
         if (options.check && (plain || sizes.length <= 16384)) {
-            check = check_of(in, on_gpu, on_host);
+            check = check_first_head(in, on_gpu, on_host);
         }
         bench_problem(bench, case_name, in, on_gpu, density_of.pairs * units, 0, options.backward,
                       check, peers);
@@ -281,12 +278,15 @@ void bench_flex_gpu(const BenchOptions& options, Report& report) {
                                        : density(visible);
         const auto units = static_cast<double>(at.batch * at.heads);
         const auto peers = [&, &at = at](bool backward) {
-            std::vector<std::pair<std::string, nlohmann::json>> result;
-            if (!texts) result.emplace_back("torch-flex", flex_job(bench, host, at, backward));
+            std::vector<GpuPeer> result;
+            if (!texts) {
+                const double flop = (backward ? 10 : 4) * static_cast<double>(at.head_dim) * units;
+                result = flex_peers(bench, host, at, backward, flop);
+            }
             if (!options.front_end.empty()) {
                 nlohmann::json job = flex_job(bench, host, at, backward);
                 job["front_end"] = "tilewright.torch";
-                result.emplace_back(GpuBench::kThroughTorch, std::move(job));
+                result.push_back({GpuBench::kThroughTorch, std::move(job)});
             }
             return result;
         };
@@ -312,11 +312,13 @@ void bench_decode_gpu(const BenchOptions& options, Report& report) {
                    options.kv_len.value_or(32768)}};
     }
     const std::int64_t q_len = options.seq_len.value_or(1), dim = options.head_dim.value_or(128);
+    AttentionOptions on_gpu;
+    on_gpu.precision = options.precision;
     for (const Shape& s : shapes) {
         const FlexSizes sizes{s.batch, s.heads, s.kv_heads, q_len, s.kv_len, dim};
         const AttentionInputs in = attention_inputs(random_of(bench), sizes);
-        std::vector<std::pair<std::string, nlohmann::json>> peers;
-        for (const char* backend : {"cudnn", "fa2", "fa4", "xla"}) {
+        std::vector<GpuPeer> peers;
+        for (const char* backend : {"cudnn", "fa2", "fa3", "fa4", "xla"}) {
             nlohmann::json job = bench.job("attention", false);
             job.update({{"backend", backend},
                         {"batch", s.batch},
@@ -326,14 +328,14 @@ void bench_decode_gpu(const BenchOptions& options, Report& report) {
                         {"kv_len", s.kv_len},
                         {"head_dim", dim},
                         {"causal", false}});
-            peers.emplace_back(backend, job);
+            peers.push_back({backend, job});
         }
         Row& row =
             bench.measure({fmt::format("decode B{} H{}/{} L{} S{} D{} {}", s.batch, s.heads,
-                                       s.kv_heads, q_len, s.kv_len, dim, name(options.dtype)),
-                           "forward", [&] { attention(in.q, in.k, in.v); },
+                                       s.kv_heads, q_len, s.kv_len, dim, dtype_name(options)),
+                           "forward", [&] { attention(in.q, in.k, in.v, on_gpu); },
                            static_cast<double>(in.k.nbytes() + in.v.nbytes()), true, 0, peers});
-        if (options.check) check_of(in, {}, {})(false, row);
+        if (options.check) check_first_head(in, on_gpu, {})(false, row);
     }
 }
 

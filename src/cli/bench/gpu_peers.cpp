@@ -56,7 +56,11 @@ Row& GpuBench::measure(const GpuWork& m) {
     report_.print();
     const auto clocks = std::make_shared<std::vector<double>>();
     std::vector<Variant> variants = {timed("tilewright", m.work, clocks)};
-    for (const auto& [name, job] : m.peers) add_peer(name, job, variants);
+    std::map<std::string, const GpuPeer*> peers;
+    for (const GpuPeer& peer : m.peers) {
+        add_peer(peer, variants);
+        peers[peer.name] = &peer;
+    }
     if (m.copy) variants.push_back(timed("copy", m.copy, nullptr));
     const Budget budget{options_.least_rounds, 50, options_.seconds,
                         m.case_name + " " + m.operation};
@@ -79,11 +83,14 @@ Row& GpuBench::measure(const GpuWork& m) {
         row.operation = m.operation;
         row.impl = variants[i].name;
         row.ms = seconds[i] * 1e3;
-        (m.bandwidth ? row.gbs : row.tflops) = m.amount / seconds[i] * (m.bandwidth ? 1e-9 : 1e-12);
-        if (m.blocks > 0) row.tflops_blocks = m.blocks / seconds[i] * 1e-12;
+        const auto peer = peers.find(row.impl);
+        const bool has_own = peer != peers.end() && peer->second->amount > 0;
+        const double amount = has_own ? peer->second->amount : m.amount;
+        const double blocks = has_own ? peer->second->blocks : m.blocks;
+        (m.bandwidth ? row.gbs : row.tflops) = amount / seconds[i] * (m.bandwidth ? 1e-9 : 1e-12);
+        if (blocks > 0) row.tflops_blocks = blocks / seconds[i] * 1e-12;
         if (options_.sustained) {
-            row.sustained =
-                m.amount / sustained_seconds(variants[i]) * (m.bandwidth ? 1e-9 : 1e-12);
+            row.sustained = amount / sustained_seconds(variants[i]) * (m.bandwidth ? 1e-9 : 1e-12);
         }
         last = &report_.add(std::move(row));
     }
@@ -114,11 +121,12 @@ nlohmann::json GpuBench::job(const char* operation, bool backward) const {
                              {"device", to_string(options_.device)},
                              {"threads", 1}};
     if (options_.graph_calls > 0) result["graph"] = options_.graph_calls;
+    if (!options_.precision.empty()) result["precision"] = options_.precision;
     return result;
 }
 
 bool GpuBench::wants(const std::string& peer) const {
-    const bool by_name = peer == "xla" || peer == "fa4" || peer == "torch-compile";
+    const bool by_name = peer == "xla" || peer == "fa3" || peer == "fa4" || peer == "torch-compile";
     return options_.baseline == peer || (options_.baseline == "auto" && !by_name) ||
            peer == kThroughTorch;
 }
@@ -130,14 +138,13 @@ Variant GpuBench::timed(const char* name, const std::function<void()>& work,
                : timed_on_gpu(name, work, options_.device, clocks);
 }
 
-void GpuBench::add_peer(const std::string& name, const nlohmann::json& job,
-                        std::vector<Variant>& variants) {
-    if (!wants(name) || no_torch_) return;
+void GpuBench::add_peer(const GpuPeer& peer, std::vector<Variant>& variants) {
+    if (!wants(peer.name) || no_torch_) return;
     try {
-        variants.push_back(python_baseline(job, name));
+        variants.push_back(python_baseline(peer.job, peer.name));
     } catch (const UserError& error) {
         if (options_.baseline != "auto") throw;
-        *options_.out << fmt::format("no rows of {}: {}\n", name, error.what());
+        *options_.out << fmt::format("no rows of {}: {}\n", peer.name, error.what());
         const std::string what = error.what();
         no_torch_ = what.find("No module named") != std::string::npos ||
                     what.find("in a checkout") != std::string::npos;

@@ -12,6 +12,13 @@
 
 namespace tilewright::cli {
 
+/// Another implementation that is timed in the same rounds.
+struct GpuPeer {
+    std::string name;
+    nlohmann::json job;             ///< what its Python helper runs
+    double amount = 0, blocks = 0;  ///< as those of the work, where its own are others; else 0
+};
+
 /// Work on the GPU and what to compare it with.
 struct GpuWork {
     std::string case_name, operation;
@@ -19,8 +26,7 @@ struct GpuWork {
     double amount = 0;       ///< floating point operations, or bytes
     bool bandwidth = false;  ///< amount counts bytes
     double blocks = 0;       ///< the same counted by whole blocks of the mask, or 0
-    /// For each peer, the job that its Python helper runs.
-    std::vector<std::pair<std::string, nlohmann::json>> peers = {};
+    std::vector<GpuPeer> peers = {};
     /// A copy of an array, if that is the roof, and the number of bytes that it reads and writes.
     std::function<void()> copy = {};
     double copied = 0;
@@ -40,8 +46,8 @@ class GpuBench {
     Row& measure(const GpuWork& work);
     /// The job that all peers of these options share.
     nlohmann::json job(const char* operation, bool backward) const;
-    /// Whether to compare with a peer: by default those of PyTorch; XLA, FlashAttention-4 and
-    /// torch.compile only by name.
+    /// Whether to compare with a peer: by default those of PyTorch; XLA, FlashAttention-3 and -4
+    /// and torch.compile only by name.
     bool wants(const std::string& peer) const;
     const BenchOptions& options() const { return options_; }
 
@@ -49,8 +55,7 @@ class GpuBench {
     Variant timed(const char* name, const std::function<void()>& work,
                   std::shared_ptr<std::vector<double>> clocks) const;
     /// Adds a peer; one that cannot run and was not asked for by name is left out, with a message.
-    void add_peer(const std::string& name, const nlohmann::json& job,
-                  std::vector<Variant>& variants);
+    void add_peer(const GpuPeer& peer, std::vector<Variant>& variants);
 
     BenchOptions options_;
     std::map<std::pair<Tensor::Dims, std::uint32_t>, Tensor> random_;

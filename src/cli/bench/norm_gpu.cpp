@@ -23,7 +23,7 @@ class NormBench {
     std::vector<nlohmann::json> jobs() const {
         std::vector<nlohmann::json> result;
         for (const auto& [program, backward] : kOperations) {
-            for (const auto& [name, job] : peers(program, backward)) result.push_back(job);
+            for (const GpuPeer& peer : peers(program, backward)) result.push_back(peer.job);
         }
         return result;
     }
@@ -87,8 +87,7 @@ class NormBench {
                                                                    {"softmax", false}};
     static constexpr std::int64_t kLongestSoftmax = 32768;
 
-    std::vector<std::pair<std::string, nlohmann::json>> peers(const char* program,
-                                                              bool backward) const {
+    std::vector<GpuPeer> peers(const char* program, bool backward) const {
         nlohmann::json job = bench_.job(program, backward);
         job.update({{"rows", count_}, {"n", n_}});
         if (options_.baseline != "torch-compile") return {{"torch", job}, {"xla", job}};

@@ -123,6 +123,9 @@ def test_hints_of_mha_reach_the_call():
     assert 'forward_blocks = "32 16 0 0"' in text(block_q=32, block_k=16)
     assert 'forward_blocks = "0 0 4 3"' in text(num_warps=4, num_stages=3)
     assert 'forward_blocks = "0 0 0 0"' in text(num_warps=None, num_stages=2, grid=None)
+    assert 'precision = "tf32"' in text(precision="tf32")
+    with pytest.raises(ValueError, match='expected precision "ieee", "tf32" or "bf16x3"'):
+        text(precision="fast")
     with pytest.raises(ValueError, match=r"expected grid=None, since .* but got \(2, 2\)"):
         text(grid=(2, 2))
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def installed():
-    with twj.install_pallas():
+    with twj.install_pallas(cuda=jax.default_backend() == "gpu"):
         yield
 
 

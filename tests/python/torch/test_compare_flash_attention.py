@@ -12,6 +12,7 @@ TOOL = pathlib.Path(__file__).parents[3] / "bench" / "compare_flash_attention.py
 
 @pytest.fixture(scope="module")
 def tool():
+    sys.path.append(str(TOOL.parent))  # of a module that it imports
     spec = importlib.util.spec_from_file_location("compare_flash_attention", TOOL)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look up their module
