@@ -117,6 +117,8 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     if (options.operation != "matmul" && (!is_float(bench.dtype) || size_of(bench.dtype) == 1))
         user_error("bench", "expected --dtype f32, bf16, f16 or f64 for {} but got {}",
                    options.operation, name(bench.dtype));
+    if (!bench.precision.empty() && bench.dtype != f32)
+        user_error("bench", "expected --precision with --dtype f32 but got {}", name(bench.dtype));
     bench.check = !options.no_check;
     if (options.causal) bench.causal = true;
     if (bench.front_end == "cpp") bench.front_end.clear();
@@ -132,8 +134,6 @@ void run(const Options& options, const CLI::App& command, Console& console) {
                                                       {"precision", !bench.precision.empty()}};
     for (const auto& [option, given] : gpu_alone)
         if (given && !gpu) user_error("bench", "expected --{} with --device cuda", option);
-    if (!bench.precision.empty() && bench.dtype != f32)
-        user_error("bench", "expected --precision with --dtype f32 but got {}", name(bench.dtype));
     if (bench.autotune && !gpu && options.operation != "attention")
         user_error("bench", "expected --autotune of {} with --device cuda", options.operation);
     if (options.graphs) bench.graph_calls = 20;
