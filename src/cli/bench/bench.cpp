@@ -230,9 +230,9 @@ void add_bench(CLI::App& app, Console& console) {
                      "of flex also fa2-causal and sdpa-mask, by default all that are there, and by "
                      "name fa3, fa4, xla, torch-compile (norm)")
         ->type_name("NAME")
-        ->check(one_of({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn",
-                        "numba", "halide", "cudnn", "fa2", "fa2-causal", "fa3", "fa4", "sdpa-mask",
-                        "none"}));
+        ->check(
+            one_of({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn", "numba",
+                    "halide", "cudnn", "fa2", "fa2-causal", "fa3", "fa4", "sdpa-mask", "none"}));
     command->add_flag(
         "--sweep", bench.sweep,
         "cuda: attention of lengths from 512 to 131072, batch x length 32768, and odd lengths; "
