@@ -194,7 +194,9 @@ def version_of(library):
 
 def prepare(job):
     """Returns a function that executes the kernel once, after the first execution."""
-    library, threads = job["library"], str(job["threads"])
+    library = job["library"]
+    # Read when they are imported, for a version too.
+    os.environ["NUMBA_NUM_THREADS"] = os.environ["HL_NUM_THREADS"] = str(job["threads"])
     if "kernel" not in job:
         write(job["output"][0], version_of(library).encode())
         return lambda: None
@@ -202,12 +204,10 @@ def prepare(job):
         job["kernel"] += "_" + job["inputs"][0][1]
     arrays = [read(*file) for file in job["inputs"]]
     if library == "numba":
-        os.environ["NUMBA_NUM_THREADS"] = threads
         import cpu_peers_numba
 
         run, array = cpu_peers_numba.prepare(job, arrays)
     elif library == "halide":
-        os.environ["HL_NUM_THREADS"] = threads
         import cpu_peers_halide
 
         run, array = cpu_peers_halide.prepare(job, arrays)

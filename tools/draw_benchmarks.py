@@ -111,8 +111,8 @@ def suite_table(path):
 
 def suite_chart(title, section):
     """A line of points for each kernel, on a logarithmic scale."""
-    lines = re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
-    header, rows = lines[0], lines[2:]
+    table = re.search(r"(?:^\|.*\|\n)+", section, re.MULTILINE)[0]
+    header, _, *rows = (line[1:-1] for line in table.splitlines())
     columns = [cell.strip() for cell in header.split("|")][1:]
     colours = dict(SUITE.values())
     kernels = []

@@ -1,0 +1,57 @@
+"""draw_benchmarks.py: tables of `tilewright bench cpu`, and their charts."""
+
+import importlib.util
+import json
+import pathlib
+import tempfile
+import unittest
+import xml.dom.minidom
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "draw_benchmarks.py"
+
+
+def load_script():
+    spec = importlib.util.spec_from_file_location("draw_benchmarks", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Suite(unittest.TestCase):
+    def setUp(self):
+        self.script = load_script()
+        rows = [
+            {"case": "add & <co>", "impl": "plain", "ms": 3.0},
+            {"case": "add & <co>", "impl": "numba", "ms": 40.0},
+            {"case": "add & <co>", "impl": "tilewright", "ms": 2.0},
+            {"case": "sort", "impl": "plain", "ms": 1.0},
+            {"case": "sort", "impl": "tilewright", "ms": 4.0},
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "suite.json"
+            path.write_text(json.dumps({"rows": rows}))
+            self.table = self.script.suite_table(path)
+
+    def test_tables_have_times_of_others_over_ours(self):
+        self.assertEqual(
+            self.table.splitlines(),
+            [
+                "| kernel | plain C++ | Numba |",
+                "|---|---|---|",
+                "| add & <co> | 1.50 | 20 |",
+                "| sort | 0.25 |  |",
+            ],
+        )
+
+    def test_charts_have_a_point_for_each_number_of_the_first_table(self):
+        section = f"{self.table}\n\ntext\n\n| kernel | cause |\n|---|---|\n| sort | why |\n"
+        chart = xml.dom.minidom.parseString(self.script.suite_chart("Title", section))
+        legend = 2
+        self.assertEqual(len(chart.getElementsByTagName("circle")), 3 + legend)
+        texts = [node.firstChild.data for node in chart.getElementsByTagName("text")]
+        self.assertIn("add & <co>", texts)
+        self.assertNotIn("why", texts)
+
+
+if __name__ == "__main__":
+    unittest.main()
