@@ -1,5 +1,6 @@
 """Functions of scalars as mods: their signatures, and those of the mask and score libraries."""
 
+import contextlib
 import functools
 import inspect
 import operator
@@ -125,3 +126,24 @@ def combined(name, combine, *masks):
         (combined, (name, combine, *masks)),
         arrays,
     )
+
+
+def variables_of(function, depth=2):
+    """{id(value): name} of the variables of a function and of the functions that it calls."""
+    known = {}
+    if isinstance(function, Mod):
+        known = {id(value): name for name, value in function._arrays.items()}
+    while isinstance(function, functools.partial):
+        known.update({id(value): name for name, value in function.keywords.items()})
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return known
+    values = {n: function.__globals__[n] for n in code.co_names if n in function.__globals__}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            values[name] = cell.cell_contents
+    for value in values.values():
+        if callable(value) and depth:
+            known.update(variables_of(value, depth - 1))
+    return known | {id(value): name for name, value in values.items()}

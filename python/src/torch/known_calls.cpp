@@ -93,7 +93,8 @@ void KnownCalls::remember(std::shared_ptr<const Known> known) {
 }
 
 bool KnownCalls::is_plain() const {
-    return PyLong_AsLong(value_of(modes_.ptr()).ptr()) == 0 &&
+    // The checked mode wants recordings of its own, with the names of variables.
+    return !checked() && PyLong_AsLong(value_of(modes_.ptr()).ptr()) == 0 &&
            value_of(transform_.ptr()).is_none() && value_of(autocast_.ptr()).is(Py_False);
 }
 

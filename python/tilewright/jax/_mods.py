@@ -1,6 +1,5 @@
 """Mods: functions of scalars in jnp, and objects of the mask and score libraries."""
 
-import contextlib
 import functools
 import operator
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from .. import _core
 from .._errors import UnsupportedError
-from .._functions import NONE, Mod, TracedMod, check, combined
+from .._functions import NONE, TracedMod, check, combined, variables_of
 from .._numbers import Number
 from . import _derivative
 from ._core_mods import from_core
@@ -94,7 +93,7 @@ def _bounds(size):
 
 def _names_of(function, arrays):
     """The names of the function's variables that hold the arrays, else numbers."""
-    known = _variables_of(function)
+    known = variables_of(function)
     names = []
     for i, array in enumerate(arrays):
         name = known.get(id(array), f"array{i}")
@@ -142,27 +141,6 @@ def _check_result(op, argument, avals, is_mask):
 def stand_in(name, constant):
     """The stand-in that mods are traced on in place of an array."""
     return captured(name, jnp.shape(constant), np.dtype(jnp.result_type(constant)))
-
-
-def _variables_of(function, depth=2):
-    """{id(value): name} of the variables of a function and of the functions that it calls."""
-    known = {}
-    if isinstance(function, Mod):
-        known = {id(value): name for name, value in function._arrays.items()}
-    while isinstance(function, functools.partial):
-        known.update({id(value): name for name, value in function.keywords.items()})
-        function = function.func
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return known
-    values = {n: function.__globals__[n] for n in code.co_names if n in function.__globals__}
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # not assigned yet
-            values[name] = cell.cell_contents
-    for value in values.values():
-        if callable(value) and depth:
-            known.update(_variables_of(value, depth - 1))
-    return known | {id(value): name for name, value in values.items()}
 
 
 def and_masks(*masks):

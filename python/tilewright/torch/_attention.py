@@ -169,19 +169,22 @@ def flex_attention(
             batch = len(cu_seqlens) - 1
 
     score = mask = _functions.NONE
+    checked = _core.checked()
+    if kernel_options and isinstance(kernel_options, Mapping):
+        checked = checked or bool(kernel_options.get("checked"))
     if score_mod is not None:
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
         score = _environment.traced(
             *("flex_attention", "score_mod", score_mod, False),
             _functions.Sizes(batch, heads, queries, keys),
-            *(wide, tensor_device),
+            *(wide, tensor_device, checked),
         )
         others = (*others, *score.arrays)
     if mask_mod is not None:
         mask = _environment.traced(
             *("flex_attention", "mask_mod", mask_mod, True),
             _functions.Sizes(batch, heads, queries, keys),
-            *(torch.float32, tensor_device),
+            *(torch.float32, tensor_device, checked),
         )
         others = (*others, *mask.arrays)
     if block_mask is not None:
@@ -230,7 +233,8 @@ def flex_attention(
         found = _choose(choice, locals())
     seed = _seed(seed) if dropout else 0
     plain = _ops.is_plain()
-    if plain and _choices.find(choice) is found and not (has_extras or dropout or kernel_options):
+    known = not (has_extras or dropout or kernel_options or checked)
+    if known and plain and _choices.find(choice) is found:
         _remember(found, choice, (score_mod, mask_mod), (score, mask), grad, query)
     if type(query) not in _TENSORS and _sharded.is_sharded(operands):
         results = _sharded.run(found, block_mask, seed, operands)

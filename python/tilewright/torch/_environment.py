@@ -310,8 +310,13 @@ def clear():
     _plans.clear()
 
 
-def traced(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
-    """Like `_mods.record`, but keeps recordings. On a hit the texts are the same objects."""
+def traced(
+    op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu", checked=False
+):
+    """Like `_mods.record`, but keeps recordings. On a hit the texts are the same objects. In the
+    checked mode nothing is kept, since names of variables and lines would be part of it."""
+    if checked or _core.checked():
+        return _mods.record(op, argument, function, is_mask, sizes, score_dtype, device, True)
     plan_key = None
     if type(function) is types.FunctionType:
         plan_key = _plans.key_of(function, is_mask, score_dtype is torch.float64)

@@ -9,10 +9,13 @@ Imported by the first compiled call; the only file that uses private names of Dy
 """
 
 import math
+import re
+import weakref
 
 import torch
 import torch._dynamo
 from torch._dynamo.variables import higher_order_ops as _dynamo
+from torch._guards import TracingContext
 from torch.nn.attention.flex_attention import (
     _LARGE_SPARSE_BLOCK_SIZE,
     AuxOutput,
@@ -150,7 +153,10 @@ def _record(op, argument, graph, lifted, is_mask, sizes, dtype, device):
     def mod(*scalars):
         return graph(*scalars, *lifted)
 
-    traced = _mods.record(op, argument, mod, is_mask, sizes, dtype, device)
+    traced = _kept(graph, lifted, is_mask, dtype, device)
+    if traced is None:
+        traced = _mods.record(op, argument, mod, is_mask, sizes, dtype, device)
+        _keep(graph, lifted, is_mask, dtype, device, traced)
     if traced.arrays:
         return traced
     key = is_mask, dtype
@@ -160,6 +166,35 @@ def _record(op, argument, graph, lifted, is_mask, sizes, dtype, device):
             op, argument, plain, is_mask, sizes, dtype, torch.device("cpu")
         ).text
     return _functions.NONE if traced.text == _trivial[key] else traced
+
+
+# Where nothing traces, as under the backend "eager", every call has the same graph: graph ->
+# {key: the recording, for each of its arrays the place among what Dynamo lifted}.
+_recordings = weakref.WeakKeyDictionary()
+
+
+def _key(lifted, is_mask, dtype, device):
+    """None unless the tensors are plain ones."""
+    if not _ops.is_plain() or any(type(x) not in _attention._TENSORS for x in lifted):
+        return None
+    return is_mask, dtype, device, *[(x.dtype, x.shape, x.requires_grad) for x in lifted]
+
+
+def _kept(graph, lifted, is_mask, dtype, device):
+    """The recording of an earlier call on tensors like these; None without one."""
+    known = _recordings.get(graph)
+    found = known and known.get(_key(lifted, is_mask, dtype, device))
+    if not found:
+        return None
+    traced, places = found
+    return traced._replace(arrays=tuple([lifted[i] for i in places]))
+
+
+def _keep(graph, lifted, is_mask, dtype, device, traced):
+    key, place_of = _key(lifted, is_mask, dtype, device), {id(x): i for i, x in enumerate(lifted)}
+    places = [place_of.get(id(x)) for x in traced.arrays]
+    if key is not None and len(place_of) == len(lifted) and None not in places:
+        _recordings.setdefault(graph, {})[key] = traced._replace(arrays=()), places
 
 
 def _dtype(number):
@@ -186,8 +221,46 @@ def _register():
             "flex_attention cannot be compiled; call it outside of torch.compile, or under "
             "torch.compiler.disable"
         )
-    for operator in (marker, base2_marker):
-        table[operator._name] = variable
+
+    class Variable(variable):
+        """The same without guards on what does not change: a guard costs about 50 ns a call."""
+
+        def call_function(self, tx, args, kwargs):
+            guards = getattr(TracingContext.get().guards_context.dynamo_guards, "inner", set())
+            before = set(guards)
+            result = super().call_function(tx, args, kwargs)
+            for guard in list(guards):
+                new = guard not in before  # by how Dynamo itself flattens what a mod takes
+                path = _path(guard)
+                of_torch = path == "__import__('torch')" or "torch.utils._pytree" in path
+                if _is_of_front_end(guard, tx) or (new and of_torch):
+                    guards.discard(guard)
+            return result
+
+    table[marker._name] = Variable
+    # torch's flex_attention calls this one while `install` is in effect, which guards tell.
+    table[base2_marker._name] = variable
+
+
+def _path(guard):
+    """What a guard reads, with modules under their own names."""
+    name = str(guard.name).replace("__import__('torch').", "torch.")
+    return re.sub(r"G\['__import_(\w+)'\]", lambda m: m[1].replace("_dot_", "."), name)
+
+
+def _is_of_front_end(guard, tx):
+    """Whether a guard reads a module of this package, or a default of its flex_attention."""
+    path = _path(guard)
+    if path.startswith("tilewright.torch"):
+        return True
+    function = re.match(r"(.*)\.__(?:kw)?defaults__", path)
+    if function is None:
+        return False
+    scope = {"G": tx.output.global_scope, "L": tx.output.local_scope}
+    try:
+        return eval(function[1], scope) is _attention.flex_attention
+    except (NameError, KeyError, AttributeError, SyntaxError):  # a guard on something else
+        return False
 
 
 _register()

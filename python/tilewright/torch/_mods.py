@@ -5,7 +5,7 @@ import sys
 import torch
 
 from .. import _core
-from .._functions import check
+from .._functions import check, variables_of
 from .._numbers import Number, operand
 from . import _derivative
 from ._core_mods import from_core
@@ -17,9 +17,12 @@ from ._values import Part, TorchValues
 _POSITIONS = (0, (1 << 31) - 1)
 
 
-def record(op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu"):
-    """Records a mod anew; TypeError, ValueError or NotImplementedError if it cannot be one."""
-    recording = recorded(op, argument, function, is_mask, score_dtype, device)
+def record(
+    op, argument, function, is_mask, sizes, score_dtype=torch.float32, device="cpu", checked=False
+):
+    """Records a mod anew; TypeError, ValueError or NotImplementedError if it cannot be one. For
+    the checked mode, its text names the variables that hold captures, and lines."""
+    recording = recorded(op, argument, function, is_mask, score_dtype, device, checked)
     if recording.fixed_shapes:
         for leaf in recording.leaves.values():
             for size in leaf.shape:
@@ -27,7 +30,9 @@ def record(op, argument, function, is_mask, sizes, score_dtype=torch.float32, de
     return recording.bind(recording.leaves)
 
 
-def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device="cpu"):
+def recorded(
+    op, argument, function, is_mask, score_dtype=torch.float32, device="cpu", checked=False
+):
     """The Recording of a mod."""
     if isinstance(function, _core.Mod):
         function = from_core(function)
@@ -37,6 +42,7 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
     values, tables = TorchValues(score), Tables()
     device = torch.device(device)
     kept = {}
+    variables = variables_of(function) if checked else None
 
     def scalars_of(recorder, cores, leaf=False):
         numbers = [values.number(core, torch.int32, _POSITIONS) for core in cores[-4:]]
@@ -48,6 +54,7 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
 
     def body(*cores):
         tables.__init__()
+        tables.variables = variables
         with outside_of_modes() as levels:
             recorder = kept["recorder"] = Recorder(values, tables, device)
             recorder.levels = levels
@@ -64,8 +71,8 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
     derivative = "", ""
     width = "f64" if wide and not is_mask else "f32"
     try:
-        text = core.ir(width)
-        reads = [int(c.name.removeprefix("array")) for c in core.captures()]
+        text = core.ir(width, checked)
+        reads = [tables.slot_of[c.name] for c in core.captures()]
         if not is_mask and kept["recorder"].own_rules:
             derivative = _derivative.translate(
                 core, function, values, tables, device, scalars_of, width, reads
@@ -76,6 +83,9 @@ def recorded(op, argument, function, is_mask, score_dtype=torch.float32, device=
         if str(error).startswith(f"[{op}]"):
             raise
         raise type(error)(f"[{op}] {argument}: {error}") from error
+    finally:
+        if checked:
+            _core.exchange_source_line("", 0)
     return Recording(
         sys.intern(text), tables.leaves, tables.constants, tables.calls, reads,
         sys.intern(derivative[0]), sys.intern(derivative[1]), kept["recorder"].fixed_shapes or values.wrote_out,

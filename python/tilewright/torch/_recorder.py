@@ -20,6 +20,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from .. import _core
 from .._errors import UnsupportedError
 from .._numbers import Number, operand
 from .._values import Scattered
@@ -152,11 +153,22 @@ class Tables:
         self.by_id, self.captured, self.slots = {}, {}, 0
         self.shapes = {}  # slot -> (shape, dtype)
         self.made = {}  # constants: id -> tensor
+        self.slot_of = {}  # the core's name -> slot
+        #: For the checked mode, whose errors name lines and variables: id of a tensor -> variable.
+        self.variables = None
 
     def slot(self, shape, dtype):
         self.slots += 1
         self.shapes[self.slots - 1] = tuple(shape), dtype
         return self.slots - 1
+
+    def name(self, slot):
+        """The core's name for an array."""
+        name = (self.variables or {}).get(id(self.leaves.get(slot)), "")
+        if not name.isascii() or not name or name.startswith("array") or name in self.slot_of:
+            name = f"array{slot}"
+        self.slot_of[name] = slot
+        return name
 
 
 class Recorder:
@@ -243,7 +255,8 @@ class Recorder:
         known = self.tables.captured.get(slot)
         if known is None:
             shape, dtype = self.tables.shapes[slot]
-            known = self.tables.captured[slot] = self.values.captured(f"array{slot}", shape, dtype)
+            name = self.tables.name(slot)
+            known = self.tables.captured[slot] = self.values.captured(name, shape, dtype)
         return known
 
     def leaf(self, tensor):
@@ -326,6 +339,8 @@ class Recorder:
         traced = [t for t in tensors if isinstance(t, Traced)]
         captures = [t for t in tensors if not isinstance(t, Traced) and id(t) not in made]
         name = func._schema.name
+        if self.tables.variables is not None:
+            _core.exchange_source_line(*_users_line())
         try:
             hint = _rules.refusal(func, name, any(not isinstance(t.value, Whole) for t in traced))
             if hint is not None:
@@ -483,15 +498,21 @@ _OURS = os.path.dirname(os.path.abspath(__file__))
 _TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
 
 
-def _place():
-    """The user's line, as text."""
+def _users_line():
+    """(file, line) of the user's code; line 0 if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         file = os.path.abspath(frame.f_code.co_filename)
         if not file.startswith((_OURS, _TORCHS)):
-            return f" at {file}:{frame.f_lineno}"
+            return file, frame.f_lineno
         frame = frame.f_back
-    return ""
+    return "", 0
+
+
+def _place():
+    """The user's line, as text."""
+    file, line = _users_line()
+    return f" at {file}:{line}" if line else ""
 
 
 @contextlib.contextmanager

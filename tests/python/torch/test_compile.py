@@ -335,6 +335,49 @@ def test_operators_run_no_python_code(monkeypatch):
     assert _mask_words.mask_of(words) is mask
 
 
+def test_guards_are_those_of_the_caller():
+    """None is on this package's own code, but a user's globals and closures still count."""
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    factor = 2.0
+
+    def attend(x):
+        return twt.flex_attention(x, x, x, lambda s, b, h, i, j: s * factor, causal=True)
+
+    x = dense.normal(1, 2, 16, 8, dtype=torch.float32).detach()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(attend, backend=counter, fullgraph=True)
+    for value in (2.0, 2.0, 3.0):
+        factor = value
+        torch.testing.assert_close(compiled(x), attend(x))
+    assert counter.frame_count >= 2
+    (*_, first) = _debug_get_cache_entry_list(attend.__code__)
+    text = str(first.guard_manager)
+    assert "factor" in text or "__closure__" in text or "cell" in text
+    for ours in ("defaults__", "__import_torch_dot_utils", "_marker'].", "_attention']._cast"):
+        assert ours not in text, ours
+
+
+def test_uncompiled_graphs_are_recorded_once(monkeypatch):
+    from tilewright.torch import _mods
+
+    def attend(x, table, n):
+        return twt.flex_attention(x, x, x, lambda s, b, h, i, j: s + table[h] * (j - i) * n)
+
+    compiled = torch.compile(attend, backend="eager", fullgraph=True, dynamic=True)
+    tables = [torch.randn(4) for _ in range(3)]
+    x = dense.normal(1, 4, 32, 8, dtype=torch.float32).detach()
+    compiled(x, tables[0], 2)
+    record, recorded = _mods.record, []
+    monkeypatch.setattr(_mods, "record", lambda *a: recorded.append(a) or record(*a))
+    for table, n in zip(tables, (3, 4, 5), strict=True):
+        torch.testing.assert_close(compiled(x, table, n), attend(x, table, n))
+    assert not recorded
+    wide = torch.randn(5)  # another shape
+    torch.testing.assert_close(compiled(x, wide, 3), attend(x, wide, 3))
+    assert recorded
+
+
 def test_errors_of_operators_are_those_of_sites():
     from tilewright.torch import _sites
 

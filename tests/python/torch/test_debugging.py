@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import tilewright
 import tilewright.torch as twt
 from tilewright.torch._errors import BadInput
 
@@ -38,6 +39,35 @@ def test_library_mods_evaluate():
     assert wide.dtype == torch.float64 and wide.item() == pytest.approx(2 * np.tanh(0.75), 1e-12)
     with pytest.raises(NotImplementedError, match=r"\[causal\] expected numbers, or to be called"):
         twt.masks.causal()(0, 0, torch.arange(4), 0)
+
+
+def test_checked_mode_names_variables_and_lines():
+    """Of the mod, whether or not the call is known from before, and of masks."""
+    x, table, ids = torch.randn(1, 1, 4, 16), torch.randn(3), torch.zeros(3, dtype=torch.int32)
+
+    def score(s, b, h, i, j):
+        return s + table[i]
+
+    def mask(b, h, i, j):
+        return ids[i] == ids[j]
+
+    def expect(name, function, mod):
+        line = mod.__code__.co_firstlineno + 1
+        with pytest.raises(ValueError) as raised:
+            function()
+        text = str(raised.value)
+        assert f"dimension 0 of capture `{name}` is inside its extent" in text
+        assert text.endswith(f"{__file__}:{line}")
+
+    checked = {"checked": True}
+    expect("table", lambda: twt.flex_attention(x, x, x, score, kernel_options=checked), score)
+    for _ in range(3):  # the third call is known from before
+        plain = twt.flex_attention(x, x, x, score)
+    with tilewright.checked():
+        expect("table", lambda: twt.flex_attention(x, x, x, score), score)
+        expect("ids", lambda: twt.flex_attention(x, x, x, mask_mod=mask), mask)
+        expect("ids", lambda: twt.create_block_mask(mask, None, None, 4, 4, "cpu"), mask)
+    assert torch.equal(twt.flex_attention(x, x, x, score), plain)
 
 
 def test_create_scores():
