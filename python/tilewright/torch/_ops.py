@@ -4,7 +4,7 @@ import torch
 from torch.autograd import forward_ad as _forward_ad
 
 from .. import _core
-from . import _mask_words, _sites, _versions
+from . import _mask_words, _sites
 
 library = torch.library.Library("tilewright", "DEF")
 TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
@@ -106,9 +106,7 @@ def _fake_backward(query, key, value, others, seed, site):
 
 
 #: Whether the operators' kernels are C++; a torch without what these need gets those above.
-IN_CPP = _versions.numbers(torch.__version__) >= (2, 15) and _core.implement_operators(
-    _sites.parsed, _mask_words.mask_at
-)
+IN_CPP = _core.implement_operators(_sites.parsed, _mask_words.mask_at)
 
 for _name, _real, _fake in (
     ("forward", _forward, _fake_forward),

@@ -9,7 +9,7 @@ _NEWEST = (2, 15)  # the newest that the tests have run with
 
 def check(version):
     """ImportError for a torch that is too old, a warning for one newer than those tested."""
-    found = numbers(version)
+    found = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if found < _OLDEST:
         raise ImportError(
             f"[tilewright.torch] expected torch {_text(_OLDEST)} or newer but got {version}"
@@ -20,11 +20,6 @@ def check(version):
             f"{version}",
             stacklevel=3,
         )
-
-
-def numbers(version):
-    """Major and minor version."""
-    return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def _text(version):
