@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <variant>
@@ -465,9 +466,10 @@ class Program {
     std::vector<std::byte> constants;
     std::set<std::uint32_t> iotas;  ///< offsets in `constants` of 0, 1, 2, ...
     std::uint32_t num_views = 0;
-    std::int64_t arena_bytes = 0;   ///< tile buffers, scratch and strip temporaries
-    std::int64_t strip_offset = 0;  ///< offset of the strip temporaries in the arena,
-    std::int64_t strip_bytes = 0;   ///< and the size of each
+    std::map<std::uint32_t, SubView> parts;  ///< of loaded views: where each view is in one
+    std::int64_t arena_bytes = 0;            ///< tile buffers, scratch and strip temporaries
+    std::int64_t strip_offset = 0;           ///< offset of the strip temporaries in the arena,
+    std::int64_t strip_bytes = 0;            ///< and the size of each
     std::vector<PrivateRef> private_refs;
     bool in_order = false;  ///< order-dependent atomics: programs run one after the other
     bool uneven = false;    ///< the trip count of some loop depends on the program

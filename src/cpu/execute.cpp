@@ -148,35 +148,62 @@ bool is_true(const Frame& frame, std::uint32_t slot) {
     return (frame.slots[slot] & 0xff) != 0;
 }
 
+/// Where an instruction stands in the variant, and with it in a table of jumps.
+template <typename T, std::size_t kAt = 0>
+constexpr std::size_t place_of() {
+    if constexpr (std::is_same_v<std::variant_alternative_t<kAt, Instruction>, T>)
+        return kAt;
+    else
+        return place_of<T, kAt + 1>();
+}
+
 /// Scalars and jumps, shared by running and estimating. Returns false for other instructions.
-bool execute_control(Frame& frame, const Instruction& instruction, std::size_t& next) {
-    if (const auto* op = std::get_if<ScalarOp>(&instruction)) {
-        execute_scalar(frame, *op);
-    } else if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
-        frame.slots[move->to] = frame.slots[move->from];
-    } else if (const auto* query = std::get_if<ScalarQuery>(&instruction)) {
-        execute_query(frame, *query);
-    } else if (const auto* jump = std::get_if<Jump>(&instruction)) {
-        next = jump->target;
-    } else if (const auto* branch = std::get_if<JumpUnless>(&instruction)) {
-        if (!is_true(frame, branch->condition)) next = branch->target;
-    } else if (const auto* test = std::get_if<LoopTest>(&instruction)) {
-        const std::int64_t step = frame.integer(test->step);
-        if (step <= 0) user_error("for_loop", "expected step > 0 but got {}", step);
-        if (frame.integer(test->iv) >= frame.integer(test->hi)) next = test->target;
-    } else if (const auto* step = std::get_if<LoopNext>(&instruction)) {
-        // An overflow ends the loop: no index is greater than the largest.
-        std::int64_t value = 0;
-        if (__builtin_add_overflow(frame.integer(step->iv), frame.integer(step->step), &value)) {
-            next = std::get<LoopTest>(frame.program->code[step->target]).target;
-        } else {
-            frame.slots[step->iv] = static_cast<std::uint64_t>(value);
-            next = step->target;
+inline bool execute_control(Frame& frame, const Instruction& instruction, std::size_t& next) {
+    const auto as = [&]<typename T>(std::type_identity<T>) -> const T& {
+        return *std::get_if<T>(&instruction);
+    };
+    switch (instruction.index()) {
+        case place_of<ScalarOp>():
+            execute_scalar(frame, as(std::type_identity<ScalarOp>()));
+            return true;
+        case place_of<ScalarMove>(): {
+            const auto& move = as(std::type_identity<ScalarMove>());
+            frame.slots[move.to] = frame.slots[move.from];
+            return true;
         }
-    } else {
-        return false;
+        case place_of<ScalarQuery>():
+            execute_query(frame, as(std::type_identity<ScalarQuery>()));
+            return true;
+        case place_of<Jump>():
+            next = as(std::type_identity<Jump>()).target;
+            return true;
+        case place_of<JumpUnless>(): {
+            const auto& branch = as(std::type_identity<JumpUnless>());
+            if (!is_true(frame, branch.condition)) next = branch.target;
+            return true;
+        }
+        case place_of<LoopTest>(): {
+            const auto& test = as(std::type_identity<LoopTest>());
+            const std::int64_t step = frame.integer(test.step);
+            if (step <= 0) user_error("for_loop", "expected step > 0 but got {}", step);
+            if (frame.integer(test.iv) >= frame.integer(test.hi)) next = test.target;
+            return true;
+        }
+        case place_of<LoopNext>(): {
+            const auto& step = as(std::type_identity<LoopNext>());
+            // An overflow ends the loop: no index is greater than the largest.
+            std::int64_t value = 0;
+            if (__builtin_add_overflow(frame.integer(step.iv), frame.integer(step.step), &value)) {
+                next = std::get<LoopTest>(frame.program->code[step.target]).target;
+            } else {
+                frame.slots[step.iv] = static_cast<std::uint64_t>(value);
+                next = step.target;
+            }
+            return true;
+        }
+        default:
+            return false;
     }
-    return true;
 }
 
 struct TileExecutor {

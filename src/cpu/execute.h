@@ -21,6 +21,7 @@ struct View {
     bool in_array = false;  ///< the array itself, not a copy
     bool placed = false;    ///< set by this program: the next one inside differs only in `data`
     bool streams = false;   ///< of a StoreView: gets non-temporal stores
+    std::int64_t part = 0;  ///< of a SubView: bytes from the start of the view that it is a part of
     // Of a LoadView in a loop, to predict the rectangle of the next iteration.
     std::int64_t ahead = 0;       ///< bytes from this rectangle to the next one; 0: unknown
     std::uint64_t iteration = 0;  ///< the induction variable of this iteration

@@ -186,6 +186,14 @@ void append_text(const ResolvedTile& tile, const ir::Shape& shape, int axis, std
 }  // namespace
 
 void execute(Frame& frame, const Load& load) {
+    if (!load.access.gathers && load.access.shape.rank() == 0) {
+        if (const std::byte* const from = start_inside(frame, load.access)) {
+            const std::size_t element = size_of(load.access.dtype);
+            std::memcpy(frame.address(load.out.home, load.out.index) + load.out.offset * element,
+                        from, element);
+            return normalise_booleans(frame, load.out);
+        }
+    }
     const ResolvedTile out = resolve(frame, load.out);
     if (load.access.gathers) {
         gather(frame, load.access, load.other, out);
@@ -221,13 +229,17 @@ void execute(Frame& frame, const LoadView& load) {
 
 void execute(Frame& frame, const SubView& part) {
     const View& from = frame.views[part.from];
-    // Copies of views that have parts are dense: none of their axes is in panels.
-    View view{from.data, {}};
-    for (std::size_t axis = 0; axis < part.start.size(); ++axis) {
-        view.stride[axis] = from.stride[axis] * part.step[axis];
-        view.data += from.stride[axis] * part.start[axis] * part.element;
+    View& view = frame.views[part.view];
+    if (!view.placed || !from.in_array) {
+        // Copies of views that have parts are dense: none of their axes is in panels.
+        view = {};
+        for (std::size_t axis = 0; axis < part.start.size(); ++axis) {
+            view.stride[axis] = from.stride[axis] * part.step[axis];
+            view.part += from.stride[axis] * part.start[axis] * part.element;
+        }
+        view.in_array = view.placed = from.in_array;
     }
-    frame.views[part.view] = view;
+    view.data = from.data + view.part;
 }
 
 void execute(Frame& frame, const StoreView& store) {

@@ -225,6 +225,9 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         call.prefetches[call.num_prefetches++] = {prefetched, ahead,
                                                   kernels.lanes * size_of(in.dtype)};
     }
+    // Parts of a view share most of their rows.
+    std::array<std::uint32_t, FusedCall::kMaxPrefetches> fetched;
+    std::size_t num_fetched = 0;
     for (std::size_t i = 0; i < run.operands.size(); ++i) {
         const FusedRun::Operand& operand = run.operands[i];
         if (operand.temporary >= 0 || operand.input < 0) continue;
@@ -233,6 +236,12 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         constexpr std::int64_t kRowsAhead = 8;
         if (call.num_prefetches == FusedCall::kMaxPrefetches) break;
         if (!is_scattered(in, from.row_bytes, blocks * kernels.lanes * from.lane_bytes)) continue;
+        const auto& parts = frame.program->parts;
+        const auto found = parts.find(in.index);
+        const std::uint32_t whole = found == parts.end() ? in.index : found->second.from;
+        const auto last = fetched.begin() + static_cast<std::ptrdiff_t>(num_fetched);
+        if (std::find(fetched.begin(), last, whole) != last) continue;
+        fetched[num_fetched++] = whole;
         call.prefetches[call.num_prefetches++] = {i, kRowsAhead * from.row_bytes,
                                                   kernels.lanes * from.lane_bytes};
     }
@@ -285,9 +294,55 @@ bool run_whole(Frame& frame, const Chain& chain) {
     return true;
 }
 
+/// True for a chain on few elements: one strip, whose ops go one by one.
+bool is_one_strip(const Chain& chain) {
+    return chain.fused.empty() && chain.lanes <= chain.width && chain.rows <= chain.strip_rows &&
+           chain.lanes > 0 && chain.rows > 0 &&
+           std::none_of(chain.ops.begin(), chain.ops.end(),
+                        [](const StripOp& op) { return op.stored_ref >= 0; });
+}
+
+/// Runs an op of such a chain, without a table of addresses: they are needed once.
+void run_alone(const Frame& frame, const Chain& chain, const StripOp& op) {
+    Strip strip;
+    strip.rows = chain.rows;
+    strip.lanes = chain.lanes;
+    Resolved place;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
+        resolve_source(frame, op.in[k], place);
+        strip.in[k] = {place.data, place.row_stride, place.lane_stride};
+    }
+    resolve_source(frame, op.out, place);
+    strip.out = place.data;
+    strip.out_row_stride = place.row_stride;
+    strip.padded = op.padded;
+    if (op.kind == StripOp::Kind::reduce_rows) {
+        fill(place.data, chain.lanes, size_of(op.out.dtype), op.identity);
+    } else if (op.kind == StripOp::Kind::reduce_lanes) {
+        fill(place.data, chain.rows, size_of(op.out.dtype), op.identity);
+    }
+    if (op.sum.home != Home::none) {
+        resolve_source(frame, op.sum, place);
+        const bool by_rows = op.kind == StripOp::Kind::scan_lanes;
+        fill(place.data, by_rows ? chain.rows : chain.lanes, size_of(op.sum.dtype), op.identity);
+        strip.accumulator = place.data;
+    }
+    if (op.super != Super::none || op.scans()) {
+        std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
+        if (op.is_affine() && set_affine(strip, op.affine, base_of(frame, op.affine)) &&
+            op.super == Super::affine_select && strip.out == strip.in[0].data)
+            return;
+    }
+    op.function(strip);
+}
+
 }  // namespace
 
 void execute(Frame& frame, const Chain& chain) {
+    if (is_one_strip(chain)) {
+        for (const StripOp& op : chain.ops) run_alone(frame, chain, op);
+        return;
+    }
     const bool whole = chain.fused.size() == 1 && chain.fused[0].first == 0 &&
                        chain.fused[0].last == chain.ops.size();
     if (whole && run_whole(frame, chain)) return;

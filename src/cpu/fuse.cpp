@@ -2,8 +2,10 @@
 #include "cpu/fuse.h"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace tilewright::cpu {
 namespace {
@@ -85,6 +87,7 @@ class Planner {
         return false;
     }
     FusedRun take() {
+        share_lanes();
         if (run_.forms.empty()) run_.compiled = program_.kernels->fused.compiled(run_.shapes);
         return std::move(run_);
     }
@@ -109,6 +112,69 @@ class Planner {
                            }) &&
                std::all_of(run_.reductions.begin(), run_.reductions.end(),
                            [&](std::size_t op) { return joins(ops_[op].out); });
+    }
+
+    /// A row that several operands read from different lanes on.
+    struct Row {
+        Home home = Home::none;
+        std::uint32_t index = 0;
+        std::int64_t row_stride = 0, panel_stride = 0;
+        int view_row_axis = -1, view_lane_axis = -1;
+        Coordinates start{}, step{};  ///< of a part of a view, where `start` has no lane
+
+        auto operator<=>(const Row&) const = default;
+    };
+
+    /// The row of an operand and its first lane there; nothing for other operands.
+    std::optional<std::pair<Row, std::int64_t>> row_of(const FusedRun::Operand& operand) const {
+        if (operand.temporary >= 0 || operand.input < 0) return {};
+        const StripSource& in = ops_[operand.op].in[operand.input];
+        if (in.lane_stride != 1 || !is_direct(in.dtype)) return {};
+        Row row{in.home,
+                in.index,
+                in.row_stride,
+                in.panel_stride,
+                in.view_row_axis,
+                in.view_lane_axis,
+                {},
+                every_axis<std::int64_t>(1)};
+        if (in.home == Home::buffer) return std::pair(row, in.offset);
+        if (in.home != Home::view || in.view_lane_axis < 0 || in.offset != 0) return {};
+        std::int64_t first = 0;
+        if (const auto part = program_.parts.find(in.index); part != program_.parts.end()) {
+            row.index = part->second.from;
+            row.start = part->second.start;
+            row.step = part->second.step;
+            first = std::exchange(row.start[in.view_lane_axis], 0);
+        }
+        return std::pair(row, first);
+    }
+
+    /// Finds operands that read the same rows a few lanes apart.
+    void share_lanes() {
+        std::map<Row, std::map<std::int64_t, std::vector<std::size_t>>> rows;
+        for (std::size_t i = 0; i < run_.operands.size(); ++i) {
+            if (const auto found = row_of(run_.operands[i]))
+                rows[found->first][found->second].push_back(i);
+        }
+        std::vector<FusedPlace*> places;
+        for (FusedShape& shape : run_.shapes) {
+            for (FusedPlace& place : shape.place) {
+                if (place.kind != FusedPlace::Kind::none) places.push_back(&place);
+            }
+        }
+        for (const auto& [row, lanes] : rows) {
+            const auto& [first, bases] = *lanes.begin();
+            if (lanes.upper_bound(first + FusedPlace::kMostShift) == std::next(lanes.begin()))
+                continue;
+            for (const auto& [lane, operands] : lanes) {
+                if (lane - first > FusedPlace::kMostShift) break;
+                for (const std::size_t i : operands) {
+                    places[i]->base = static_cast<int>(bases[0]);
+                    places[i]->shift = static_cast<int>(lane - first);
+                }
+            }
+        }
     }
 
     std::optional<Absorbed> absorb(const StripOp& op) const {

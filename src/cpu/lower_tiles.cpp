@@ -347,6 +347,16 @@ void Lowering::lower_part(const ir::Instruction& instruction) {
         if (walked == result.unit_axis && slice.strides[axis] != 1) result.unit_axis = -1;
     }
     result.index = part.view;
+    SubView whole = part;
+    if (const auto outer = program_.parts.find(part.from); outer != program_.parts.end()) {
+        whole.from = outer->second.from;
+        for (std::size_t axis = 0; axis < part.start.size(); ++axis) {
+            whole.start[axis] =
+                outer->second.start[axis] + part.start[axis] * outer->second.step[axis];
+            whole.step[axis] *= outer->second.step[axis];
+        }
+    }
+    program_.parts[part.view] = whole;
     emit(part);
     set_place(instruction.result(), result);
 }

@@ -50,8 +50,22 @@ struct RandomRun {
         for (std::size_t k = 0; k < kinds.size(); ++k) {
             shape.place[k].kind = kinds[k];
             if (kinds[k] == Kind::temporary) shape.place[k].temporary = pick(kept);
+            if (kinds[k] == Kind::lanes && key.op != Op::store) share_lanes(shape.place[k]);
+            ++num_operands;
         }
         shapes.push_back(shape);
+    }
+    /// Makes an operand the lanes of an earlier one from some lane on, or one that later ones may
+    /// share.
+    void share_lanes(FusedPlace& place) {
+        if (pick(2) == 0) return;
+        if (bases.empty() || pick(4) == 0) {
+            bases.push_back(num_operands);
+            place.base = num_operands;
+            return;
+        }
+        place.base = bases[static_cast<std::size_t>(pick(static_cast<int>(bases.size())))];
+        place.shift = pick(FusedPlace::kMostShift + 1);
     }
     Kind other() {
         const int chosen = pick(5);
@@ -112,8 +126,16 @@ struct RandomRun {
                     operand = {reinterpret_cast<std::byte*>(block.data()), 0, 0, false};
                     continue;
                 }
+                const auto own = static_cast<int>(call.num_operands) - 1;
+                if (place.base >= 0 && place.base != own) {
+                    operand = call.operands[static_cast<std::size_t>(place.base)];
+                    operand.data += 4 * place.shift;
+                    continue;
+                }
                 // Rows that begin anywhere, further apart than they are long.
-                const std::int64_t stride = kLanes + static_cast<std::int64_t>(numbers() % 5);
+                const std::int64_t more = place.base < 0 ? 0 : FusedPlace::kMostShift;
+                const std::int64_t stride =
+                    kLanes + more + static_cast<std::int64_t>(numbers() % 5);
                 const auto first = static_cast<std::int64_t>(numbers() % 7);
                 auto& array = arrays.emplace_back(static_cast<std::size_t>(kRows * stride + first));
                 for (float& x : array) x = number();
@@ -134,7 +156,8 @@ struct RandomRun {
 
     std::mt19937 random;
     DType dtype;
-    int kept = 0;
+    int kept = 0, num_operands = 0;
+    std::vector<int> bases;  ///< operands whose lanes others may share
     std::vector<FusedShape> shapes;
 };
 

@@ -37,6 +37,11 @@ struct FusedPlace {
     enum class Kind : std::uint8_t { none, lanes, splat, temporary };
     Kind kind = Kind::none;
     int temporary = -1;
+    /// The operand whose lanes, from lane `shift` on, these are, which names itself; -1 if they are
+    /// not known to be those of another operand.
+    int base = -1;
+    int shift = 0;
+    static constexpr int kMostShift = 15;
 
     bool operator==(const FusedPlace&) const = default;
 };

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -29,13 +30,15 @@ using Kind = FusedPlace::Kind;
 constexpr int kAtOnce = 4;
 
 /// Does all rows: `at` points at each operand's row, and is moved by `row_bytes` from row to row.
-/// The last kAtOnce vectors of a row begin with lane `last`, and may overlap with those before.
+/// After those of the operands, `row_bytes` has a number that is not 0 if an operand that is one
+/// element for all lanes moves. The last kAtOnce vectors of a row begin with lane `last`, which may
+/// be negative; the last vector may overlap with the one before.
 using Rows = void (*)(std::byte** at, const std::int64_t* row_bytes, std::int64_t rows,
                       std::int64_t last);
 
 constexpr Opcode kLoad{1, 0, 0x10}, kStore{1, 0, 0x11}, kStream{1, 0, 0x2B}, kMove{1, 0, 0x28},
     kBroadcast{2, 1, 0x18}, kFma213{2, 1, 0xA8}, kFma231{2, 1, 0xB8}, kFma132{2, 1, 0x98},
-    kCompare{1, 0, 0xC2}, kBlend{3, 1, 0x4A}, kSqrt{1, 0, 0x51};
+    kCompare{1, 0, 0xC2}, kBlend{3, 1, 0x4A}, kSqrt{1, 0, 0x51}, kAlign{3, 1, 0x03};
 constexpr int kUnordered = 3, kOrdered = 7;
 
 bool is_extreme(const FusedKey& key) {
@@ -70,29 +73,59 @@ struct Source {
     bool in_memory = false;
     Gpr base = Gpr::rax;      ///< in_memory
     int first = 0, step = 0;  ///< registers otherwise: the first, and from one vector to the next
+    /// Lanes from lane `shift` of each vector on, the rest from the next one; the register after
+    /// the last vector is `after`, and `scratch` takes them.
+    int shift = 0, after = 0, scratch = 0;
     int of(int i) const { return first + i * step; }
+};
+
+/// Rows that operands read a few lanes apart: vectors are loaded once, and one more of which only
+/// the lanes that are read.
+struct Window {
+    int most = 0;  ///< the largest shift
+    std::size_t last_step = 0;
+    int mask = 0;           ///< register
+    int group = -1;         ///< of registers, while it is loaded
+    std::size_t after = 0;  ///< number of the single register
 };
 
 /// Writes the code of one run.
 class RunCompiler {
   public:
-    /// `groups` of registers for the block's value and what it keeps; 0: as many as it
-    /// takes, to count them. `streams`: stores go past the caches.
-    RunCompiler(std::span<const FusedShape> shapes, bool wide, int groups, bool streams)
+    struct Registers {
+        int groups = 0, singles = 0;
+    };
+
+    /// `registers` for the block's value, what it keeps and windows, as `used` of a compiler tells
+    /// that was given none. `streams`: stores go past the caches. `windows`: shared lanes are
+    /// loaded once.
+    RunCompiler(std::span<const FusedShape> shapes, bool wide, bool streams, bool windows,
+                std::optional<Registers> registers)
         : shapes_(shapes), wide_(wide), streams_(streams), encoder_(wide) {
-        const int registers = wide ? 32 : 16;
-        scratch_ = registers - kScratch;
-        next_splat_ = groups == 0 ? scratch_ : groups * kAtOnce;
-        for (const FusedShape& shape : shapes) {
+        scratch_ = (wide ? 32 : 16) - kScratch;
+        first_single_ = registers ? kAtOnce * registers->groups : 0;
+        next_splat_ = registers ? first_single_ + registers->singles : scratch_;
+        for (std::size_t step = 0; step < shapes.size(); ++step) {
             first_operand_.push_back(places_.size());
-            for (const FusedPlace& place : shape.place) {
-                if (place.kind != Kind::none) places_.push_back(place);
+            for (FusedPlace place : shapes[step].place) {
+                if (place.kind == Kind::none) continue;
+                if (!windows) place.base = -1;
+                if (place.base >= 0) {
+                    Window& window = windows_[place.base];
+                    window.most = std::max(window.most, place.shift);
+                    window.last_step = step;
+                }
+                places_.push_back(place);
             }
         }
     }
 
-    static int most_groups(bool wide) { return ((wide ? 32 : 16) - kScratch) / kAtOnce; }
-    int groups() const { return static_cast<int>(references_.size()); }
+    /// Groups are the first registers, single ones follow.
+    Registers used() const {
+        return {static_cast<int>(references_.size()), static_cast<int>(singles_.size())};
+    }
+    bool has_windows() const { return !windows_.empty(); }
+    bool fits() const { return kAtOnce * used().groups + used().singles <= scratch_; }
     const std::vector<std::uint8_t>& code() const { return encoder_.code(); }
 
     /// False where a step is not known.
@@ -104,6 +137,7 @@ class RunCompiler {
         pointers_.resize(places_.size());
         splats_.assign(places_.size(), -1);
         for (std::size_t k = 0; k < places_.size(); ++k) {
+            if (is_shifted(k)) continue;
             if (places_[k].kind == Kind::lanes && !free.empty()) {
                 pointers_[k] = free.back();
                 free.pop_back();
@@ -112,36 +146,56 @@ class RunCompiler {
                 splats_[k] = next_splat_++;
             }
         }
+        constexpr int kFirstMask = 2, kLastMask = 7;
+        int mask = kFirstMask;
+        for (auto& [base, window] : windows_) {
+            if (mask > kLastMask) return false;
+            window.mask = mask++;
+            encoder_.fixed({0xB8});  // mov eax, lanes of the vector after the last
+            encoder_.word((1 << window.most) - 1);
+            encoder_.fixed({0xC5, 0xF8, 0x92, 0xC0 | window.mask << 3});  // kmovw mask, eax
+        }
         const std::size_t row = encoder_.here();
         for (std::size_t k = 0; k < places_.size(); ++k) {
             if (splats_[k] < 0) continue;
             encoder_.load(r11, rdi, slot(k));
             encoder_.vector_at(kBroadcast, splats_[k], 0, r11);
         }
+        const std::size_t same_splats = encoder_.here();
         encoder_.fixed({0x31, 0xC0});  // xor eax, eax
-        const std::size_t lanes = encoder_.here();
-        for (step_ = 0; step_ < shapes_.size(); ++step_) {
-            if (!compile_step()) return false;
+        // Groups of 4 vectors, then of 2 and 1, which rax leads by those that they lack: rcx is the
+        // last place for all.
+        std::size_t lanes = 0;
+        for (int vectors = kAtOnce; vectors > 0; vectors /= 2) {
+            if (vectors < kAtOnce)
+                move_on(-vectors);
+            else
+                compare_lane();
+            const std::size_t none = encoder_.jump_ahead(kGreater);
+            lanes = encoder_.here();
+            if (!compile_steps(vectors)) return false;
+            move_on(vectors);
+            encoder_.jump_back(kLessOrEqual, lanes);
+            encoder_.land(none);
         }
-        encoder_.fixed({0x48, 0x05});  // add rax, lanes of the step
-        encoder_.word(kAtOnce * vector_bytes() / 4);
-        encoder_.fixed({0x48, 0x39, 0xC8});  // cmp rax, rcx
-        encoder_.jump_back(0x8E, lanes);
-        encoder_.fixed({0x48, 0x2D});  // sub rax, lanes of the step
-        encoder_.word(kAtOnce * vector_bytes() / 4);
-        encoder_.fixed({0x48, 0x39, 0xC8});        // cmp rax, rcx
+        move_on(-1);
         encoder_.fixed({0x48, 0x0F, 0x4C, 0xC1});  // cmovl rax, rcx
-        encoder_.jump_back(0x8C, lanes);
+        encoder_.jump_back(kLess, lanes);
         for (std::size_t k = 0; k < places_.size(); ++k) {
             if (pointers_[k]) {
                 encoder_.add(*pointers_[k], rsi, slot(k));
-            } else if (places_[k].kind != Kind::temporary) {
+            } else if (places_[k].kind != Kind::temporary && !is_shifted(k)) {
                 encoder_.load(r11, rsi, slot(k));
                 encoder_.add_to(rdi, slot(k), r11);
             }
         }
         encoder_.fixed({0x48, 0xFF, 0xCA});  // dec rdx
-        encoder_.jump_back(0x85, row);
+        const std::size_t end = encoder_.jump_ahead(kEqual);
+        encoder_.load(r11, rsi, slot(places_.size()));
+        encoder_.fixed({0x4D, 0x85, 0xDB});  // test r11, r11
+        encoder_.jump_back(kEqual, same_splats);
+        encoder_.jump_back(kNotEqual, row);
+        encoder_.land(end);
         encoder_.fixed({0xC5, 0xF8, 0x77});  // vzeroupper
         for (std::size_t i = std::size(kSaved); i-- > 0;) encoder_.pop(kSaved[i]);
         encoder_.fixed({0xC3});
@@ -152,9 +206,36 @@ class RunCompiler {
     /// The last registers: operands that have to be in a register, masks.
     static constexpr int kScratch = 3;
 
+    // Conditions of jumps.
+    static constexpr int kEqual = 0x84, kNotEqual = 0x85, kLess = 0x8C, kLessOrEqual = 0x8E,
+                         kGreater = 0x8F;
+
     int vector_bytes() const { return wide_ ? 64 : 32; }
     static std::int32_t slot(std::size_t operand) { return static_cast<std::int32_t>(8 * operand); }
-    std::int32_t offset(int i) const { return i * vector_bytes(); }
+    /// Fewer vectors are the last ones of a group.
+    std::int32_t offset(int i) const { return (kAtOnce - at_once_ + i) * vector_bytes(); }
+
+    /// All steps, on so many vectors.
+    bool compile_steps(int vectors) {
+        at_once_ = vectors;
+        value_ = -1;
+        std::ranges::fill(references_, 0);
+        singles_.assign(singles_.size(), false);
+        for (auto& [base, window] : windows_) window.group = -1;
+        for (step_ = 0; step_ < shapes_.size(); ++step_) {
+            if (!compile_step()) return false;
+        }
+        return true;
+    }
+    /// Moves on by so many vectors and compares the lane with the last place.
+    void move_on(int vectors) {
+        encoder_.fixed({0x48, 0x05});  // add rax, lanes
+        encoder_.word(vectors * vector_bytes() / 4);
+        compare_lane();
+    }
+    void compare_lane() {
+        encoder_.fixed({0x48, 0x39, 0xC8});  // cmp rax, rcx
+    }
 
     // ---- Groups of registers. The value and temporaries may share one.
 
@@ -178,6 +259,50 @@ class RunCompiler {
     }
     int reg(int group, int i) const { return group * kAtOnce + i; }
 
+    // ---- Windows.
+
+    /// True for operands that are found in another one's vectors.
+    bool is_shifted(std::size_t operand) const {
+        const int base = places_[operand].base;
+        return base >= 0 && base != static_cast<int>(operand);
+    }
+    Source in_window(const FusedPlace& place, Gpr pointer, std::size_t k) {
+        Window& window = windows_.at(place.base);
+        if (window.group < 0) {
+            window.group = take();
+            window.after = static_cast<std::size_t>(
+                std::find(singles_.begin(), singles_.end(), false) - singles_.begin());
+            if (window.after == singles_.size()) singles_.push_back(false);
+            singles_[window.after] = true;
+            const auto base = static_cast<std::size_t>(place.base);
+            const Gpr at = pointers_[base].value_or(pointer);
+            if (!pointers_[base]) encoder_.load(at, Gpr::rdi, slot(base));
+            for (int i = 0; i < at_once_; ++i)
+                encoder_.vector_lanes(kLoad, reg(window.group, i), 0, at, offset(i));
+            constexpr int kZeros = 0x80;  // in lanes that are not read
+            encoder_.vector_lanes(kLoad, single(window.after), 0, at, offset(at_once_),
+                                  window.mask | kZeros);
+        }
+        return {.first = reg(window.group, 0),
+                .step = 1,
+                .shift = place.shift,
+                .after = single(window.after),
+                .scratch = scratch_ + static_cast<int>(k)};
+    }
+    int single(std::size_t i) const { return first_single_ + static_cast<int>(i); }
+    void align(int to, const Source& source, int i) {
+        const int next = i + 1 < at_once_ ? source.of(i + 1) : source.after;
+        encoder_.vector(kAlign, to, next, source.of(i));
+        encoder_.immediate(source.shift);
+    }
+    void end_windows() {
+        for (auto& [base, window] : windows_) {
+            if (window.last_step != step_ || window.group < 0) continue;
+            drop(window.group);
+            singles_[window.after] = false;
+        }
+    }
+
     // ---- Operands.
 
     /// Operand k of the step; which of the two decides what registers it may need.
@@ -195,6 +320,7 @@ class RunCompiler {
                 encoder_.vector_at(kBroadcast, scratch_ + static_cast<int>(k), 0, pointer);
                 return {false, rax, scratch_ + static_cast<int>(k), 0};
             default:
+                if (place.base >= 0) return in_window(place, pointer, k);
                 if (pointers_[operand]) return {true, *pointers_[operand]};
                 encoder_.load(pointer, rdi, slot(operand));
                 return {true, pointer};
@@ -202,6 +328,10 @@ class RunCompiler {
     }
     /// The vector in a register: its own, or this one.
     int in_register(const Source& source, int i, int scratch) {
+        if (source.shift > 0) {
+            align(source.scratch, source, i);
+            return source.scratch;
+        }
         if (!source.in_memory) return source.of(i);
         encoder_.vector_lanes(kLoad, scratch, 0, source.base, offset(i));
         return scratch;
@@ -211,7 +341,7 @@ class RunCompiler {
         if (source.in_memory) {
             encoder_.vector_lanes(op, reg, second, source.base, offset(i));
         } else {
-            encoder_.vector(op, reg, second, source.of(i));
+            encoder_.vector(op, reg, second, in_register(source, i, scratch_));
         }
     }
     /// True when no later step reads a temporary.
@@ -238,14 +368,17 @@ class RunCompiler {
     std::span<const FusedShape> shapes_;
     bool wide_, streams_;
     Encoder encoder_;
-    int scratch_ = 0, next_splat_ = 0;
+    int scratch_ = 0, first_single_ = 0, next_splat_ = 0;
     std::vector<std::size_t> first_operand_;  ///< of each step
     std::vector<FusedPlace> places_;          ///< of all operands
     std::vector<std::optional<Gpr>> pointers_;
-    std::vector<int> splats_;       ///< registers of operands, -1: none
-    std::vector<int> references_;   ///< of each group
-    std::vector<int> temporaries_;  ///< their groups
+    std::vector<int> splats_;        ///< registers of operands, -1: none
+    std::vector<int> references_;    ///< of each group
+    std::vector<bool> singles_;      ///< registers of windows: taken
+    std::map<int, Window> windows_;  ///< by their first operands
+    std::vector<int> temporaries_;   ///< their groups
     int value_ = -1;
+    int at_once_ = kAtOnce;  ///< vectors that steps work on
     std::size_t step_ = 0;
 };
 
@@ -265,7 +398,7 @@ bool RunCompiler::compile_step() {
         fma_step(shape);
     } else if (key.op == Op::sqrt && key.in == DType::f32) {
         const int to = result_group();
-        for (int i = 0; i < kAtOnce; ++i) encoder_.vector(kSqrt, reg(to, i), 0, reg(value_, i));
+        for (int i = 0; i < at_once_; ++i) encoder_.vector(kSqrt, reg(to, i), 0, reg(value_, i));
         set_value(to);
     } else if (const auto opcode = binary_opcode(key)) {
         binary_step(shape, *opcode);
@@ -276,6 +409,7 @@ bool RunCompiler::compile_step() {
         if (place.kind == Kind::temporary && ends_here(place.temporary))
             drop(temporaries_[place.temporary]);
     }
+    end_windows();
     return true;
 }
 
@@ -290,8 +424,13 @@ void RunCompiler::load_step(const FusedShape& shape) {
     drop(value_);
     value_ = take();
     const Source from = source(0);
-    for (int i = 0; i < kAtOnce; ++i)
-        apply(from.in_memory ? kLoad : kMove, reg(value_, i), 0, from, i);
+    for (int i = 0; i < at_once_; ++i) {
+        if (from.shift > 0) {
+            align(reg(value_, i), from, i);
+        } else {
+            apply(from.in_memory ? kLoad : kMove, reg(value_, i), 0, from, i);
+        }
+    }
 }
 
 void RunCompiler::store_step(const FusedShape& shape) {
@@ -303,7 +442,7 @@ void RunCompiler::store_step(const FusedShape& shape) {
         return;
     }
     const Source to = source(0);
-    for (int i = 0; i < kAtOnce; ++i) apply(streams_ ? kStream : kStore, reg(value_, i), 0, to, i);
+    for (int i = 0; i < at_once_; ++i) apply(streams_ ? kStream : kStore, reg(value_, i), 0, to, i);
 }
 
 void RunCompiler::binary_step(const FusedShape& shape, Opcode op) {
@@ -313,7 +452,7 @@ void RunCompiler::binary_step(const FusedShape& shape, Opcode op) {
     const bool commutes = key.op == Op::add || key.op == Op::mul;
     const bool value_first = key.value != 1 || commutes;
     const int group = result_group();
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < at_once_; ++i) {
         const int to = reg(group, i);
         const int first = value_first ? value.of(i) : in_register(other, i, scratch_);
         const Source& second = value_first ? other : value;
@@ -354,11 +493,11 @@ void RunCompiler::fma_step(const FusedShape& shape) {
     // Of two factors either may be in memory.
     if (adds_value && x.in_memory && !y.in_memory) std::swap(x, y);
     const int group = result_group();
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < at_once_; ++i) {
         const int to = reg(group, i);
         if (group != value_) encoder_.vector(kMove, to, 0, reg(value_, i));
         if (!adds_value && x.in_memory && !y.in_memory) {
-            apply(kFma132, to, y.of(i), x, i);
+            apply(kFma132, to, in_register(y, i, scratch_), x, i);
         } else {
             apply(adds_value ? kFma231 : kFma213, to, in_register(x, i, scratch_), y, i);
         }
@@ -377,11 +516,15 @@ struct CompiledRun {
 
 void run_rows(const FusedCall& call, const CompiledRun& run) {
     std::array<std::byte*, FusedCall::kMaxOperands> at;
-    std::array<std::int64_t, FusedCall::kMaxOperands> row_bytes;
+    std::array<std::int64_t, FusedCall::kMaxOperands + 1> row_bytes;
+    std::int64_t moves = 0;
     for (std::size_t k = 0; k < call.num_operands; ++k) {
-        at[k] = call.operands[k].data;
-        row_bytes[k] = call.operands[k].row_bytes;
+        const FusedOperand& operand = call.operands[k];
+        at[k] = operand.data;
+        row_bytes[k] = operand.row_bytes;
+        if (operand.lane_bytes == 0) moves |= operand.row_bytes;
     }
+    row_bytes[call.num_operands] = moves;
     const std::int64_t last = call.lanes - kAtOnce * run.vector_bytes / 4;
     const bool streams = std::all_of(run.stores.begin(), run.stores.end(), [&](std::size_t k) {
         const FusedOperand& to = call.operands[k];
@@ -392,16 +535,22 @@ void run_rows(const FusedCall& call, const CompiledRun& run) {
     const Rows rows = streams ? run.streaming : run.plain;
     if (call.num_prefetches == 0) return rows(at.data(), row_bytes.data(), call.rows, last);
     constexpr std::int64_t kLine = 64;
-    for (std::int64_t row = 0; row < call.rows; ++row) {
+    // Fewer rows at a time than are fetched ahead.
+    constexpr std::int64_t kShortRow = 1024;
+    const std::int64_t at_a_time = call.lanes <= kShortRow ? 4 : 1;
+    for (std::int64_t row = 0; row < call.rows; row += at_a_time) {
+        const std::int64_t count = std::min(at_a_time, call.rows - row);
         for (std::size_t k = 0; k < call.num_operands; ++k)
             at[k] = call.operands[k].data + row * row_bytes[k];
         for (std::size_t p = 0; p < call.num_prefetches; ++p) {
             const FusedPrefetch& next = call.prefetches[p];
-            const std::byte* const first = at[next.operand] + next.ahead;
-            for (std::int64_t byte = 0; byte < call.blocks * next.block_bytes; byte += kLine)
-                __builtin_prefetch(first + byte, 0, 2);
+            const std::byte* first = at[next.operand] + next.ahead;
+            for (std::int64_t i = 0; i < count; ++i, first += row_bytes[next.operand]) {
+                for (std::int64_t byte = 0; byte < call.blocks * next.block_bytes; byte += kLine)
+                    __builtin_prefetch(first + byte, 0, 2);
+            }
         }
-        rows(at.data(), row_bytes.data(), 1, last);
+        rows(at.data(), row_bytes.data(), count, last);
     }
 }
 
@@ -419,12 +568,18 @@ std::byte* make_executable(const std::vector<std::uint8_t>& code) {
 
 std::optional<std::vector<std::uint8_t>> rows_code(std::span<const FusedShape> shapes, bool wide,
                                                    bool streams) {
-    RunCompiler counting(shapes, wide, 0, streams);
-    if (!counting.compile() || counting.groups() > RunCompiler::most_groups(wide))
-        return std::nullopt;
-    RunCompiler compiler(shapes, wide, counting.groups(), streams);
-    compiler.compile();
-    return compiler.code();
+    for (const bool windows : {true, false}) {
+        if (windows && !wide) continue;
+        RunCompiler counting(shapes, wide, streams, windows, std::nullopt);
+        if (!counting.compile() || !counting.fits()) {
+            if (windows && counting.has_windows()) continue;
+            return std::nullopt;
+        }
+        RunCompiler compiler(shapes, wide, streams, windows, counting.used());
+        compiler.compile();
+        return compiler.code();
+    }
+    return std::nullopt;
 }
 
 bool compile_code(CompiledRun& run) {

@@ -44,9 +44,9 @@ class Encoder {
         byte(0xC0 | (reg & 7) << 3 | (rm & 7));
     }
     /// The same with base + 4 * rax + offset in memory.
-    void vector_lanes(Opcode op, int reg, int second, Gpr base, std::int32_t offset) {
+    void vector_lanes(Opcode op, int reg, int second, Gpr base, std::int32_t offset, int mask = 0) {
         constexpr int kScale = 2 << 6;
-        memory(op, reg, second, base, kScale | rax << 3, offset);
+        memory(op, reg, second, base, kScale | rax << 3, offset, mask);
     }
     /// The same with what `base` points at.
     void vector_at(Opcode op, int reg, int second, Gpr base) {
@@ -79,6 +79,18 @@ class Encoder {
         word(static_cast<std::int32_t>(target) - static_cast<std::int32_t>(here()) - 4);
     }
 
+    /// The same to a place after it, where `land` is called with what this returns.
+    std::size_t jump_ahead(int condition) {
+        fixed({0x0F, condition});
+        word(0);
+        return here();
+    }
+    void land(std::size_t jump) {
+        const auto distance = static_cast<std::uint32_t>(here() - jump);
+        for (std::size_t i = 0; i < 4; ++i)
+            code_[jump - 4 + i] = static_cast<std::uint8_t>(distance >> 8 * i & 0xFF);
+    }
+
   private:
     void byte(int value) { code_.push_back(static_cast<std::uint8_t>(value)); }
 
@@ -92,9 +104,9 @@ class Encoder {
         if (wide_) byte(2 << 5 | inverted(second >> 4, 3) | mask);
         byte(op.byte);
     }
-    void memory(Opcode op, int reg, int second, Gpr base, int scale_and_index,
-                std::int32_t offset) {
-        prefix(op, reg, second, 0, base >> 3, 0);
+    void memory(Opcode op, int reg, int second, Gpr base, int scale_and_index, std::int32_t offset,
+                int mask = 0) {
+        prefix(op, reg, second, 0, base >> 3, mask);
         byte(0x84 | (reg & 7) << 3);  // a scaled index and an offset of 32 bits follow
         byte(scale_and_index | (base & 7));
         word(offset);
