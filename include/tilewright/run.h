@@ -92,6 +92,12 @@ struct CallOptions {
     /// a program uses at most 16, and the debug log says where it uses fewer.
     int num_warps = 0;
     int num_stages = 0;
+    /// Hints for CPUs, both or neither: a program works on tiles of so many rows and lanes
+    /// (elements of the last axis; all of a row that is reduced, and fewer rows), into which
+    /// `retile` cuts larger blocks, in loops inside the program. 0: blocks as they are. UserError
+    /// from the first call where a block cannot be cut.
+    std::int64_t tile_rows = 0;
+    std::int64_t tile_lanes = 0;
     bool debug = false;      ///< print the IR when it is traced
     bool profile = false;    ///< time each line on CPUs, for Call::profile
     bool interpret = false;  ///< checked mode: bounds, NaN poison, races between programs. Slow

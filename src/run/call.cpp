@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "ir/passes/retile.h"
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "run/call_state.h"
@@ -243,13 +244,19 @@ lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shape
     return signature;
 }
 
-ir::Function CallState::trace(std::span<const Tensor> inputs) const {
+ir::Function CallState::trace(std::span<const Tensor> inputs, bool whole) const {
     check_inputs(inputs);
     const Shapes now = shapes(inputs);
     check_arguments(inputs, now);
     check_aliases(inputs, now);
     ir::Function function = lang::trace(kernel_, signature(inputs, now));
     ir::verify(function);
+    const bool on_cpu = now.device.kind == Device::Kind::cpu && !now.checked;
+    if (on_cpu && !whole && options_.tile_rows > 0) {
+        ir::retile(function, {.max_tile_elements = options_.tile_rows * options_.tile_lanes,
+                              .rows = options_.tile_rows,
+                              .columns = options_.tile_lanes});
+    }
     return function;
 }
 
@@ -447,11 +454,11 @@ std::string Call::bytecode(const std::vector<Tensor>& inputs) const {
 }
 
 std::string Call::cuda(const std::vector<Tensor>& inputs, const std::string& arch) const {
-    return program_text(ir(inputs), ProgramForm::cuda, arch);
+    return program_text(ir::print(state_->trace(inputs, true)), ProgramForm::cuda, arch);
 }
 
 std::string Call::ptx(const std::vector<Tensor>& inputs, const std::string& arch) const {
-    return program_text(ir(inputs), ProgramForm::ptx, arch);
+    return program_text(ir::print(state_->trace(inputs, true)), ProgramForm::ptx, arch);
 }
 
 Profile Call::profile() const {

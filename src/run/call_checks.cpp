@@ -19,6 +19,13 @@ void CallState::check_options() const {
     if (const int warps = options_.num_warps; (warps & (warps - 1)) != 0)
         user_error("call", "expected num_warps of kernel `{}` to be a power of two but got {}",
                    kernel_.name(), warps);
+    constexpr std::int64_t kMostTile = 65536;
+    const auto [rows, lanes] = std::pair(options_.tile_rows, options_.tile_lanes);
+    if (rows < 0 || lanes < 0 || rows > kMostTile || lanes > kMostTile || (rows > 0) != (lanes > 0))
+        user_error("call",
+                   "expected tile_rows and tile_lanes of kernel `{}` both from 1 to {}, or both 0, "
+                   "but got {} and {}",
+                   kernel_.name(), kMostTile, rows, lanes);
     for (const TensorType& scratch : options_.scratch) {
         constexpr double kMost = std::int64_t{1} << 40;
         double elements = 1;

@@ -27,8 +27,9 @@ class __attribute__((visibility("hidden"))) CallState {
     /// in the background.
     std::vector<Tensor> run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             bool ahead);
-    /// The traced kernel for such inputs.
-    ir::Function trace(std::span<const Tensor> inputs) const;
+    /// The traced kernel for such inputs; on CPUs in the tiles that the options ask for, unless it
+    /// is `whole`.
+    ir::Function trace(std::span<const Tensor> inputs, bool whole = false) const;
     int num_traces() const;
     Profile profile() const;
 

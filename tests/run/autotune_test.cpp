@@ -79,6 +79,28 @@ TEST_F(Autotune, CallsAreKeptUpToALimit) {
     EXPECT_EQ(small(Tensor::full(f32, {128}, 1)).get({}), 128);  // a copy, which outlives the entry
 }
 
+TEST_F(Autotune, TriesTilesOfCpusAndRemembersTheBest) {
+    const Tensor twos = Tensor::full(f32, {64, 256}, 2);
+    const auto tuned_tiles = [] {
+        std::vector<Config> configs;
+        for (const std::int64_t rows : {0, 1, 16})
+            configs.push_back({{"rows", rows}, {"lanes", rows > 0 ? 64 : 0}});
+        return tw::autotune(configs, "tiles")([](const tw::Config& config) {
+            const auto add = tw::kernel("add", [](Ref x, Ref z) { z.store(x.load() + 1); });
+            return tw::call(add, {.out_type = {{f32, {64, 256}}},
+                                  .tile_rows = config["rows"],
+                                  .tile_lanes = config["lanes"]});
+        });
+    };
+    const Tuned first = tuned_tiles();
+    EXPECT_EQ(first(twos).get({63, 255}), 3);
+    EXPECT_EQ(first.num_measured(), 3);
+    const Tuned second = tuned_tiles();
+    EXPECT_EQ(second(twos).get({0, 0}), 3);
+    EXPECT_EQ(second.num_measured(), 0);
+    EXPECT_EQ(second.best_config({twos})["rows"], first.best_config({twos})["rows"]);
+}
+
 TEST_F(Autotune, EntriesSayWhatWasTunedFirst) {
     tuned()(Tensor::full(f32, {4096}, 1));
     const auto entries = DiskCache(folder_ / "autotune").list();

@@ -1,4 +1,6 @@
 // Refusals by calls before they trace or launch.
+#include <fmt/format.h>
+
 #include <map>
 
 #include "tests/run/support.h"
@@ -113,6 +115,15 @@ TEST(Call, HintsOutOfTheirRangeAreRefusedByName) {
     EXPECT_THAT(error_of([&] { hinted(2000, 0); }), HasSubstr("num_warps"));
     EXPECT_THAT(error_of([&] { hinted(3, 0); }),
                 HasSubstr("expected num_warps of kernel `copy` to be a power of two but got 3"));
+    const auto tiled = [](std::int64_t rows, std::int64_t lanes) {
+        tw::call(tw::kernel("copy", [](tw::Ref x, tw::Ref y) { y.store(x.load()); }),
+                 {.tile_rows = rows, .tile_lanes = lanes});
+    };
+    EXPECT_NO_THROW(tiled(1, 65536));
+    for (const auto& [rows, lanes] : {std::pair(8, 0), {0, 64}, {-1, 64}, {8, 65537}})
+        EXPECT_THAT(error_of([&] { tiled(rows, lanes); }),
+                    HasSubstr(fmt::format("both from 1 to 65536, or both 0, but got {} and {}",
+                                          rows, lanes)));
 }
 
 /// The tensor as another library exports it read-only.

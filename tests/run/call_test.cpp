@@ -43,6 +43,36 @@ TEST(Call, BlocksPastTheEndReadZeroAndAreNotWritten) {
     for (std::int64_t i = 0; i < 20; ++i) EXPECT_EQ(z.get({i}), i % 13 - 6 + 1);
 }
 
+TEST(Call, TileHintsCutBlocksOnCpusAndChangeNoResult) {
+    const auto softmax = tw::kernel("softmax", [](tw::Ref x, tw::Ref z) {
+        const Tile weights = tw::exp(x.load() - tw::max(x.load(), 1, true));
+        z.store(weights / tw::sum(weights, 1, true));
+    });
+    const auto with_tiles = [&](std::int64_t rows, std::int64_t lanes) {
+        const BlockSpec spec{{20, 100}, [](auto i) { return tw::block(i, 0); }};
+        return tw::call(softmax, {.grid = {2},
+                                  .in = {spec},
+                                  .out = {spec},
+                                  .out_type = {{f32, {30, 100}}},
+                                  .tile_rows = rows,
+                                  .tile_lanes = lanes});
+    };
+    const Tensor values = ramp({30, 100}, 0.01);
+    const Call whole = with_tiles(0, 0), cut = with_tiles(8, 64);
+    const std::vector<float> expected = whole(values).to_vector<float>();
+    const std::vector<float> found = cut(values).to_vector<float>();
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-7);
+    EXPECT_THAT(whole.ir({values}), testing::Not(HasSubstr("for_loop")));
+    EXPECT_THAT(cut.ir({values}), HasSubstr("for_loop"));
+    EXPECT_THAT(cut.bytecode({values}), HasSubstr("jump"));
+    EXPECT_EQ(cut.cuda({values}), whole.cuda({values}));  // the hints are for CPUs
+    const auto whole_needed =
+        tw::kernel("sort", [](tw::Ref x, tw::Ref z) { z.store(tw::sort(x.load(), 0)); });
+    const Call refused =
+        tw::call(whole_needed, {.out_type = {{f32, {30, 100}}}, .tile_rows = 1, .tile_lanes = 8});
+    EXPECT_THAT(error_of([&] { refused(values); }), HasSubstr("[retile]"));
+}
+
 TEST(Call, WithoutInputsOrGrid) {
     auto count = tw::kernel("iota", [](tw::Ref z) { z.store(tw::iota(8, f32)); });
     const Tensor z = tw::call(count, {.out_type = {{f32, {8}}}})();
