@@ -37,7 +37,7 @@ USES = {
 }
 
 #: GPU-only code in modules that leave the choice of a device to `run`; no other includes cuda.
-FOR_GPUS = ("attention/sm90/", "mask/device/", "mask/gpu.")
+FOR_GPUS = ("attention/sm", "mask/device/", "mask/gpu.")
 
 #: Namespaces within tilewright, by folder, if they are not the module's name. Implementations of
 #: public functions are in tilewright itself, in any folder, and what public templates need in

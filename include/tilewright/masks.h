@@ -42,6 +42,8 @@ Mod jagged(const Mod& mask, const Capture& offsets);
 Mod packed_causal(const Capture& offsets);
 /// Packed sequences of `n` positions each; `mask` sees positions that count from their start.
 Mod batchify(const Mod& mask, std::int64_t n);
+/// q >= kv and floor(q / n) == floor(kv / n): causal within chunks of n positions, as in Llama 4.
+Mod chunked(std::int64_t n);
 /// mask(q + q_offset, kv + kv_offset): bottom-right causal is offset(causal(), kv_len - q_len, 0).
 Mod offset(const Mod& mask, std::int64_t q_offset, std::int64_t kv_offset);
 /// The same with offsets in integer arrays of rank 0, which may change without a new trace.

@@ -371,8 +371,6 @@ void bind_functions(nb::module_& lang) {
         nb::arg("trans_a"), nb::arg("trans_b"));
 
     lang.def(
-        "silu", [](nb::handle x) { return silu(expect_operand(x)); }, nb::arg("x").none());
-    lang.def(
         "gelu", [](nb::handle x, bool approximate) { return gelu(expect_operand(x), approximate); },
         nb::arg("x").none(), nb::arg("approximate"));
     lang.def(

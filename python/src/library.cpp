@@ -71,6 +71,7 @@ void bind_masks(nb::module_ library) {
         "restart in each.");
     def("packed_causal", &packed_causal, arg("offsets"), "Causal within each packed sequence.");
     def("batchify", &batchify, arg("mask"), arg("n"), "Packed sequences of n positions each.");
+    def("chunked", &chunked, arg("n"), "Causal within chunks of n positions, as in Llama 4.");
     def("offset", nb::overload_cast<const Mod&, Index, Index>(&offset), arg("mask"),
         arg("q_offset"), arg("kv_offset"), "mask(q + q_offset, kv + kv_offset).");
     def("offset", nb::overload_cast<const Mod&, const Capture&, const Capture&>(&offset),

@@ -178,7 +178,7 @@ void bind_one(nb::module_& module, const ElementwiseFunction& f) {
 
 void bind_elementwise(nb::module_& module) {
     nb::class_<ElementwiseFunction>(module, "ElementwiseFunction",
-                                    "A function that is one operation of the tile IR.")
+                                    "An operation of the tile IR, or a composition (op '').")
         .def_ro("name", &ElementwiseFunction::name)
         .def_ro("op", &ElementwiseFunction::op)
         .def_ro("operands", &ElementwiseFunction::operands)
@@ -252,13 +252,9 @@ void bind_scalar(nb::module_& module) {
     for (const ElementwiseFunction& function : elementwise_functions()) {
         bind_one(module, function);
     }
-    unary("reciprocal", reciprocal);
-    unary("square", square);
     unary("abs", abs);
     unary("sign", sign);
     unary("isnan", isnan);
-    unary("relu", relu);
-    unary("softplus", softplus);
     binary("div", [](Operand x, Operand y) { return x / y; });  // integers truncate
     binary("rem", [](Operand x, Operand y) { return x % y; });
     binary("minimum", minimum);

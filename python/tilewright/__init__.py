@@ -62,7 +62,6 @@ from ._language import (
     program_id,
     random_bits,
     reshape,
-    silu,
     squeeze,
     stack,
     store,
@@ -105,6 +104,7 @@ ceil: Callable[..., Scalar]
 round: Callable[..., Scalar]
 isnan: Callable[..., Scalar]
 relu: Callable[..., Scalar]
+silu: Callable[..., Scalar]
 softplus: Callable[..., Scalar]
 pow: Callable[..., Scalar]
 nextafter: Callable[..., Scalar]
@@ -212,7 +212,6 @@ __all__ = [
     "scan",
     "scores",
     "set_num_threads",
-    "silu",
     "sort",
     "sort_by_key",
     "squeeze",

@@ -85,7 +85,8 @@ def kernel_options_of(op, options):
             backward[plain] = value
     engine = forward.get("engine", "")
     if engine not in _ENGINES:
-        raise ValueError(f'[{op}] expected engine "tiles" or "sm90" but got {engine!r}')
+        names = " or ".join(f'"{name}"' for name in _ENGINES if name)
+        raise ValueError(f"[{op}] expected engine {names} but got {engine!r}")
     for options in (forward, backward):
         precision = options.get("precision", "")
         if precision not in _PRECISIONS:

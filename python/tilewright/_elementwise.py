@@ -25,13 +25,9 @@ def _sentence(function):
 
 _DOCUMENTS = {
     **{name: _sentence(function) for name, function in _TABLE.items()},
-    "reciprocal": "1 / x.",
-    "square": "x * x.",
     "abs": "The absolute value.",
     "sign": "-1, 0 or 1.",
     "isnan": "Whether x is not a number.",
-    "relu": "max(x, 0).",
-    "softplus": "log(1 + exp(x)) without overflow.",
     "minimum": "The smaller of two; NaN propagates.",
     "maximum": "The larger of two; NaN propagates.",
     "where": "Chooses by a traced condition: where(condition, if_true, if_false).",
@@ -46,6 +42,7 @@ _PLAIN = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / np.asarray(x),
     "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: np.multiply(x, np.exp(-np.logaddexp(0, np.negative(x)))),
     "softplus": lambda x: np.logaddexp(x, 0),
     "pow": np.power,
 }

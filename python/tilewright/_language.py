@@ -324,11 +324,6 @@ def _precision(given) -> str:
 # ---- More elementwise functions.
 
 
-def silu(x) -> Tile:
-    """x * sigmoid(x)."""
-    return _lang.silu(x)
-
-
 def gelu(x, approximate=True) -> Tile:
     """The tanh approximation by default, as in JAX; else the exact form by erf."""
     return _lang.gelu(x, bool(approximate))

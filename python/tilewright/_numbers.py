@@ -188,6 +188,6 @@ ELEMENTWISE: dict[str, tuple[Any, str | None]] = {
     "shift_right_logical": (_shift_right_logical, "shift_right"),
 }
 #: Those of the table of operations, by the names of JAX's primitives where there are any.
-FUNCTIONS = {function.jax or function.op: function for function in _core.elementwise_functions()}
+FUNCTIONS = {f.jax or f.op: f for f in _core.elementwise_functions() if f.op}
 for _name, _function in FUNCTIONS.items():
     ELEMENTWISE[_name] = (getattr(_core, _function.name), None)

@@ -16,6 +16,7 @@ globals().update(_functions)
 batchify: _Callable[..., _Mod]
 block_diffusion: _Callable[..., _Mod]
 causal: _Callable[..., _Mod]
+chunked: _Callable[..., _Mod]
 dilated_window: _Callable[..., _Mod]
 document: _Callable[..., _Mod]
 global_tokens: _Callable[..., _Mod]

@@ -44,11 +44,16 @@ const char* name(EngineId id) {
     return place < std::size(kEngineNames) ? kEngineNames[place] : "unknown";
 }
 
+std::vector<std::string> engine_names() {
+    return {std::begin(kEngineNames) + 1, std::end(kEngineNames)};
+}
+
 EngineId engine_named(const std::string& name) {
     for (std::size_t id = 0; id < std::size(kEngineNames); ++id) {
         if (name == kEngineNames[id]) return static_cast<EngineId>(id);
     }
-    user_error("attention", "expected engine `tiles` or `sm90` but got `{}`", name);
+    user_error("attention", "expected engine `{}` but got `{}`",
+               fmt::join(engine_names(), "` or `"), name);
 }
 
 const char* name(Products products) {

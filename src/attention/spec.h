@@ -31,6 +31,8 @@ const char* name(Products products);
 Products products_named(const std::string& name);
 /// "tiles", "sm90"; empty for the fastest.
 const char* name(EngineId id);
+/// The names of all engines.
+std::vector<std::string> engine_names();
 /// UserError if no engine has this name.
 EngineId engine_named(const std::string& name);
 

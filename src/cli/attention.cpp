@@ -2,9 +2,11 @@
 #include "tilewright/attention.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 
+#include "attention/spec.h"
 #include "cli/attention_check.h"
 #include "cli/command.h"
 #include "cli/progress.h"
@@ -234,7 +236,10 @@ void add_attention(CLI::App& app, Console& console) {
     command->add_option("--device", options->device, "cpu, cuda or cuda:N")
         ->type_name("DEVICE")
         ->capture_default_str();
-    command->add_option("--engine", options->engine, "tiles or sm90 [the fastest that supports it]")
+    command
+        ->add_option("--engine", options->engine,
+                     fmt::format("{} [the fastest that supports it]",
+                                 fmt::join(attn::engine_names(), " or ")))
         ->type_name("NAME");
     command
         ->add_option("--precision", options->precision,

@@ -1,5 +1,6 @@
 // `tilewright warmup`: calls attention on zeros, so that its kernels are compiled in advance.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "attention/spec.h"
 #include "cli/command.h"
 #include "cli/progress.h"
 #include "support/check.h"
@@ -45,7 +47,9 @@ void each_field(WarmCall& call, const Visit& visit) {
           "LEFT,RIGHT: q - LEFT <= kv <= q + RIGHT, in positions; -1: unbounded [-1,-1]");
     visit("mask", call.mask, "which pairs attend: \"q >= kv\"");
     visit("score", call.score, "the scores: \"softcap(20)\"");
-    visit("engine", call.engine, "sm90 or tiles [the fastest that supports it]");
+    visit(
+        "engine", call.engine,
+        fmt::format("{} [the fastest that supports it]", fmt::join(attn::engine_names(), " or ")));
     visit("precision", call.precision, "of products of f32 on GPUs: ieee, tf32 or bf16x3 [ieee]");
     visit("causal", call.causal, "kv <= q");
     visit("backward", call.backward, "the gradients too");
@@ -82,7 +86,7 @@ WarmCall read_call(const nlohmann::json& record, const WarmCall& usual) {
         bool known = false;
         std::vector<std::string> names;
         each_field(call, [&, &name = key, &content = value](const char* field_name, auto& field,
-                                                            const char*) {
+                                                            const auto&) {
             names.emplace_back(field_name);
             if (name != field_name) return;
             read_field(content, name, field);
@@ -211,7 +215,7 @@ void add_warmup(CLI::App& app, Console& console) {
                      "JSON: a list of objects with the options' names as keys (\"q_len\"); what "
                      "one leaves out is as the options say")
         ->type_name("FILE");
-    each_field(options->call, [&](const std::string& name, auto& field, const char* description) {
+    each_field(options->call, [&](const std::string& name, auto& field, const auto& description) {
         std::string option = "--" + name;
         std::replace(option.begin(), option.end(), '_', '-');
         using Field = std::decay_t<decltype(field)>;

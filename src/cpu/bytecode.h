@@ -135,6 +135,23 @@ enum class Super : std::uint8_t {
     affine_select
 };
 
+/// What listings and profiles say of a superinstruction, in the order of Super.
+struct SuperInfo {
+    std::string_view name;
+    double flops;  ///< float operations per element, without its reduction
+};
+inline constexpr SuperInfo kSuperInfo[] = {
+    {"", 0},
+    {"exp2_sum", 3},
+    {"exp2_sum_pairs", 3},
+    {"round_pairs", 0},
+    {"mul_sub_mul", 3},
+    {"softcap", 4},
+    {"affine_add", 3},
+    {"affine_select", 0},
+};
+static_assert(std::size(kSuperInfo) == static_cast<std::size_t>(Super::affine_select) + 1);
+
 /// constant + sum of coefficient * scalar + row * r + lane * l, over the elements of a space.
 struct Affine {
     struct Term {
@@ -182,26 +199,9 @@ struct StripOp {
     /// True for superinstructions whose first three immediates are those of `affine`.
     bool is_affine() const { return super == Super::affine_select || super == Super::affine_add; }
 
+    const SuperInfo& super_info() const { return kSuperInfo[static_cast<std::size_t>(super)]; }
     std::string_view name() const {
-        switch (super) {
-            case Super::exp2_sum:
-                return "exp2_sum";
-            case Super::exp2_sum_pairs:
-                return "exp2_sum_pairs";
-            case Super::round_pairs:
-                return "round_pairs";
-            case Super::mul_sub_mul:
-                return "mul_sub_mul";
-            case Super::softcap:
-                return "softcap";
-            case Super::affine_add:
-                return "affine_add";
-            case Super::affine_select:
-                return "affine_select";
-            case Super::none:
-                break;
-        }
-        return ir::name(op);
+        return super == Super::none ? ir::name(op) : super_info().name;
     }
 };
 

@@ -40,20 +40,7 @@ double bytes(const Chain& chain, const StripSource& source) {
 double flops(const StripOp& op) {
     if (op.stored_ref >= 0 || !is_float(op.in[0].dtype)) return 0;
     const double sum = op.sum.home == Home::none ? 0 : 1;
-    switch (op.super) {
-        case Super::exp2_sum:
-        case Super::exp2_sum_pairs:
-        case Super::mul_sub_mul:
-        case Super::affine_add:
-            return 3 + sum;
-        case Super::softcap:
-            return 4 + sum;
-        case Super::round_pairs:
-        case Super::affine_select:
-            return sum;
-        case Super::none:
-            break;
-    }
+    if (op.super != Super::none) return op.super_info().flops + sum;
     if (op.kind != StripOp::Kind::map) return 1;
     switch (op.op) {
         case ir::Op::cast:

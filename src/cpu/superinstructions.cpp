@@ -2,9 +2,9 @@
 #include "cpu/superinstructions.h"
 
 #include <algorithm>
-#include <array>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -40,10 +40,17 @@ class Selector {
         void (Selector::*replace)(Chain& chain, std::size_t at);
     };
     static constexpr int kPhases = 3;
-    static const std::array<Pattern, 5> kPatterns;
+    static std::span<const Pattern> patterns() {
+        static constexpr Pattern kPatterns[] = {
+            {0, Op::select, &Selector::affine_select}, {1, Op::exp2, &Selector::exp2_sum},
+            {1, Op::mul, &Selector::softcap},          {1, Op::mul, &Selector::mul_sub_mul},
+            {2, Op::fma, &Selector::affine_add},
+        };
+        return kPatterns;
+    }
 
     void match(Chain& chain, std::size_t at, int phase) {
-        for (const Pattern& pattern : kPatterns) {
+        for (const Pattern& pattern : patterns()) {
             const StripOp& op = chain.ops[at];
             const bool matches = pattern.phase == phase && op.op == pattern.root && op.function &&
                                  op.super == Super::none;
@@ -324,14 +331,6 @@ class Selector {
     const Program& program_;
     DefUse uses_;
 };
-
-const std::array<Selector::Pattern, 5> Selector::kPatterns{{
-    {0, Op::select, &Selector::affine_select},
-    {1, Op::exp2, &Selector::exp2_sum},
-    {1, Op::mul, &Selector::softcap},
-    {1, Op::mul, &Selector::mul_sub_mul},
-    {2, Op::fma, &Selector::affine_add},
-}};
 
 }  // namespace
 

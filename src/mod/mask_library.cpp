@@ -50,6 +50,7 @@ std::span<const LibraryEntry> mask_library() {
          {"mask", "n"},
          2,
          [](A a) { return m::batchify(a.mask(0), a.integer(1)); }},
+        {"chunked", kMask, {"n"}, 1, [](A a) { return m::chunked(a.integer(0)); }},
         {"offset",
          kMask,
          {"mask", "q_offset", "kv_offset"},

@@ -168,6 +168,14 @@ Mod batchify(const Mod& mask, std::int64_t n) {
         .renamed("batchify");
 }
 
+Mod chunked(std::int64_t n) {
+    at_least("chunked", "a length", n, 1);
+    return Mod([n](auto, auto, auto q, auto kv) {
+               return q >= kv && floordiv(q, n) == floordiv(kv, n);
+           })
+        .renamed("chunked");
+}
+
 Mod offset(const Mod& mask, std::int64_t q_offset, std::int64_t kv_offset) {
     mod::expect_mask("offset", mask);
     return Mod([=](auto b, auto h, auto q, auto kv) {

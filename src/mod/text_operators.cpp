@@ -140,25 +140,8 @@ Operand as_float(const Operand& a) {
 
 using Arguments = std::span<const Operand>;
 
-/// A function of numbers; literals are computed in f64.
-template <double (*OnLiteral)(double), Tile (*OnTile)(Operand)>
-Operand number_function(Arguments x) {
-    if (x[0].is_literal()) return Operand(OnLiteral(real(x[0])), {});
-    return OnTile(x[0]);
-}
-
-double literal_relu(double x) {
-    return x < 0 ? 0 : x;
-}
-double literal_softplus(double x) {
-    return std::fmax(x, 0) + std::log1p(std::exp(-std::abs(x)));
-}
-double literal_square(double x) {
-    return x * x;
-}
-
-/// A function of ir/ops.inl; literals are computed in f64. `approx` is accepted if there is an
-/// approximation.
+/// A function of lang/functions.h; literals are computed in f64. `approx` is accepted if there is
+/// an approximation.
 Operand elementwise(const ElementwiseFunction& function, Arguments x) {
     const std::size_t operands = function.operands;
     bool approx = false;
@@ -267,9 +250,6 @@ Operand apply_binary(const std::string& op, const Operand& a, const Operand& b) 
 const TextFunction* find_function(std::string_view name) {
     static const auto kFunctions = [] {
         std::map<std::string_view, TextFunction> functions{
-            {"relu", {1, 1, number_function<literal_relu, tilewright::relu>}},
-            {"softplus", {1, 1, number_function<literal_softplus, tilewright::softplus>}},
-            {"square", {1, 1, number_function<literal_square, tilewright::square>}},
             {"abs", {1, 1, abs_function}},
             {"min", {2, 16, extreme_function<false>}},
             {"max", {2, 16, extreme_function<true>}},

@@ -85,7 +85,7 @@ void expect_derivative(const std::string& body, const std::vector<double>& at) {
 TEST(Differentiate, UnaryOps) {
     std::vector<std::string> ops{"neg", "abs", "sign"};
     for (const ElementwiseFunction& function : elementwise_functions()) {
-        if (function.operands == 1) ops.emplace_back(function.op);
+        if (function.operands == 1 && !function.op.empty()) ops.emplace_back(function.op);
     }
     for (const std::string& op : ops) {
         expect_derivative("%r = " + op + " %a : f64\nyield %r", {0.7});

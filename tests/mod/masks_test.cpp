@@ -85,6 +85,11 @@ TEST(Masks, PackedSequences) {
                 [&](auto, auto, auto q, auto kv) { return within(q, kv) && q >= kv; });
     expect_mask(batchify(causal(), 4), 12, 12,
                 [](auto, auto, auto q, auto kv) { return q / 4 == kv / 4 && q >= kv; });
+    expect_mask(chunked(5), 12, 14,
+                [](auto, auto, auto q, auto kv) { return kv <= q && kv >= q / 5 * 5; });
+    // Positions below 0 are in chunks of their own.
+    expect_mask(offset(chunked(5), -5, -5), 12, 14,
+                [](auto, auto, auto q, auto kv) { return kv <= q && kv >= q / 5 * 5; });
     // Sequence 2 attends to all of sequence 0, the others only to themselves.
     const Capture prefix = capture(integers({-1, -1, 0, -1}, {4}), "prefix");
     expect_mask(shared_prefix(offsets, prefix), 12, 12, [&](auto, auto, auto q, auto kv) {
@@ -231,6 +236,7 @@ TEST(Masks, TextCallsEveryName) {
         {"jagged", "jagged(causal, offsets)"},
         {"packed_causal", "packed_causal(offsets)"},
         {"batchify", "batchify(causal & sliding_window(1), 2)"},
+        {"chunked", "chunked(3)"},
         {"offset", "offset(causal, 3, 0) | offset(causal, none, none)"},
         {"shared_prefix", "shared_prefix(offsets, prefix)"},
         {"block_diffusion", "block_diffusion(2, 1)"},
@@ -257,6 +263,7 @@ TEST(Masks, RefuseBadArguments) {
     const Capture ids = capture(integers({0, 1}, {2})), floats = capture(Tensor::zeros(f32, {3}));
     EXPECT_THAT([] { window(-2, 0); }, ThrowsMessage<UserError>(HasSubstr("left of at least -1")));
     EXPECT_THAT([] { dilated_window(4, 0); }, ThrowsMessage<UserError>(HasSubstr("dilation")));
+    EXPECT_THAT([] { chunked(0); }, ThrowsMessage<UserError>(HasSubstr("length of at least 1")));
     EXPECT_THAT([&] { document(floats); }, ThrowsMessage<UserError>(HasSubstr("but got f32[3]")));
     EXPECT_THAT([&] { global_tokens(1, ids); }, ThrowsMessage<UserError>(HasSubstr("flags bool")));
     EXPECT_THAT(

@@ -1,17 +1,22 @@
 """Every function of the table of operations: outside of a trace, in mods, text and kernels."""
 
 import math
+import pathlib
+import re
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright import _core
+from tilewright._elementwise import UFUNCS
 from tilewright._mods import as_mod
 
 TABLE = {function.name: function for function in _core.elementwise_functions()}
 X = np.linspace(0.25, 3, 12, dtype=np.float32)
 Y = np.float32(0.75)
+
+REFERENCE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "reference"
 
 
 def operands(function):
@@ -43,8 +48,17 @@ def test_functions_agree_with_their_definition(name):
     rest = operands(function)[1:]
     text = tw.parse_mod(f"{name}(score{''.join(f', {y}' for y in rest)})")
     traced = as_mod("test", "score_mod", lambda s, *_: getattr(tw, name)(s, *rest), False)
-    for mod in (text, traced):
-        assert f"= {function.op} %score" in mod.ir()
+    if function.op:
+        assert all(f"= {function.op} %score" in mod.ir() for mod in (text, traced))
+
+
+@pytest.mark.parametrize(
+    "page, rows", [("attention.md", "functions"), ("language.md", "elementwise|activations")]
+)
+def test_pages_list_every_function(page, rows):
+    text = (REFERENCE / page).read_text()
+    listed = " ".join(re.findall(rf"^\| (?:{rows}) \| (.*) \|$", text, re.MULTILINE))
+    assert not set(TABLE) - set(re.findall(r"\w+", listed))
 
 
 def test_numpy_s_functions_are_known():
@@ -53,6 +67,12 @@ def test_numpy_s_functions_are_known():
 
     ir = as_mod("test", "score_mod", mod, False).ir()
     assert "= cbrt %" in ir and "= nextafter %" in ir
+
+
+def test_numpy_s_functions_are_those_of_the_table():
+    for function in TABLE.values():
+        if function.numpy:
+            assert UFUNCS[getattr(np, function.numpy)] is getattr(tw, function.name)
 
 
 def test_erfc_keeps_small_results():

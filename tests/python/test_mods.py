@@ -209,6 +209,11 @@ def test_library_objects_combine_with_functions():
         causal & (lambda q: q)
 
 
+@pytest.mark.parametrize("mask", [tw.masks.chunked(3), tw.parse_mod("chunked(3)")])
+def test_chunks_are_causal_and_see_no_other_chunk(mask):
+    assert np.array_equal(elements(mask), (Q >= KV) & (Q // 3 == KV // 3))
+
+
 def test_library_arguments_by_the_names_of_the_definition():
     slopes = np.ones(4, np.float32)
     assert tw.scores.alibi(slopes_or_heads=8).captures() == []

@@ -9,10 +9,10 @@
 
 namespace TW_API tilewright {
 
-/// One function of lang/ops.h that is an operation of the tile IR.
+/// One function of lang/ops.h: an operation of the tile IR, or a composition of operations.
 struct ElementwiseFunction {
     std::string_view name;     ///< in C++, in texts of mods and in Python
-    std::string_view op;       ///< its operation in the tile IR
+    std::string_view op;       ///< its operation in the tile IR; "": a composition
     int operands;              ///< 1 or 2
     bool approx;               ///< takes `approx`: has an approximate form
     bool depends_on_format;    ///< on narrow floats it differs from the rounded f32 result
@@ -25,7 +25,7 @@ struct ElementwiseFunction {
     Tile (*trace)(Operand x, Operand y, bool approx);  ///< on traced values; likewise
 };
 
-/// All of them, in the order of docs/reference/ops.md.
+/// The operations in the order of docs/reference/ops.md, then the compositions.
 std::span<const ElementwiseFunction> elementwise_functions();
 
 }  // namespace tilewright

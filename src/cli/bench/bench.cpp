@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/spec.h"
 #include "cli/bench/cases.h"
 #include "cli/bench/gpu_timing.h"
 #include "cli/command.h"
@@ -251,9 +252,10 @@ void add_bench(CLI::App& app, Console& console) {
         "for machines with other work");
     command
         ->add_option("--engine", bench.engine,
-                     "attention, flex on cuda: tiles or sm90 [the fastest that supports it]")
+                     fmt::format("attention, flex on cuda: {} [the fastest that supports it]",
+                                 fmt::join(attn::engine_names(), " or ")))
         ->type_name("NAME")
-        ->check(one_of({"tiles", "sm90"}));
+        ->check(one_of(attn::engine_names()));
     command
         ->add_option("--precision", bench.precision,
                      "attention, decode, flex of f32 on cuda: products by ieee, tf32 or bf16x3 "

@@ -28,7 +28,7 @@ struct BenchOptions {
     std::string mask, score;      ///< attention, flex: these mods, as text
     bool picture = true;          ///< flex: draw the masks
     bool deterministic = true;    ///< attention on a GPU: for the backward pass
-    std::string engine;           ///< attention on a GPU: tiles, sm90; empty: the fastest
+    std::string engine;           ///< attention on a GPU: its name; empty: the fastest
     std::string precision;        ///< attention of f32 on a GPU: of products; empty: ieee
     bool autotune = false;        ///< attention, flex on a GPU: choose blocks by measurement
     bool once = false;            ///< compile on a GPU: only the first calls of this process

@@ -8,8 +8,9 @@ from dense_attention import attention, close, normal, over_pairs
 
 import tilewright as tw
 import tilewright.jax as twj
-from tilewright import _functions
+from tilewright import _core, _functions
 from tilewright.jax import _mods
+from tilewright.jax._jaxpr.composites import COMPOSITE
 
 TABLE = normal(0, (3, 9))
 ENDS = jnp.array([3, 4, 9])
@@ -501,3 +502,7 @@ def test_mods_and_masks_of_the_numpy_front_end():
     )
     np.testing.assert_allclose(have, want, atol=1e-6)
     assert twj.create_block_mask(mask, None, None, 40, 40).to("cpu").shape == (1, 1, 40, 40)
+
+
+def test_functions_of_the_table_are_not_composed():
+    assert not set(COMPOSITE) & {function.jax for function in _core.elementwise_functions()}
