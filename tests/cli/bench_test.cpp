@@ -24,6 +24,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Measure, MedianAndInterleaving) {
     EXPECT_EQ(median({3, 1, 2}), 2);
@@ -140,6 +141,7 @@ while read -r line; do
     *'"library":"torch"'*) echo ready ;;
     *'"kernel"'*'"library":"onednn"'*) echo 'error: NotImplementedError: softmax' ;;
     *'"library":"onednn"'*) echo ready ;;
+    *'"operation":"matmul"'*) echo 'error: RuntimeError: No available kernel' ;;
     *) echo "error: ModuleNotFoundError: No module named 'numba'" ;;
     esac
 done
@@ -152,6 +154,15 @@ done
   private:
     TemporaryFolder folder_;
 };
+
+TEST(BenchCommand, ABaselineThatRefusesACaseNeedsNoInstallation) {
+    const StandInPython python;
+    const ProgramResult result = run_program({"bench", "matmul", "--baseline", "torch"});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.error, HasSubstr("--baseline torch to run this case but got "
+                                        "\"error: RuntimeError: No available kernel\""));
+    EXPECT_THAT(result.error, Not(HasSubstr("TILEWRIGHT_PYTHON")));
+}
 
 TEST(BenchCommand, OtherLibrariesHaveRowsBesidePlainLoops) {
     const StandInPython python;

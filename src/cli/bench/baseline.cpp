@@ -226,6 +226,13 @@ Variant python_baseline(const nlohmann::json& job, const std::string& name) {
     const std::shared_ptr<HelperProcess> helper = prepared.process;
     const std::string& answer = prepared.answer;
     if (answer != "ready") {
+        const bool is_missing = answer.empty() ||
+                                answer.find("ModuleNotFoundError") != std::string::npos ||
+                                answer.find("ImportError") != std::string::npos;
+        if (!is_missing) {
+            user_error("bench", "expected --baseline {} to run this case but got \"{}\"", name,
+                       answer);
+        }
         const char* const package = xla ? "jax" : "torch";
         const bool chosen = std::getenv("TILEWRIGHT_PYTHON") != nullptr;
         user_error(
