@@ -277,15 +277,20 @@ TEST(Docs, OpsPageListsEveryOp) {
     std::size_t rows = 0;
     for (std::string line; std::getline(page, line);) rows += line.starts_with("| `");
     EXPECT_EQ(rows, static_cast<std::size_t>(kNumOps));
+    const auto expect_row = [&](const std::string& row) {
+        EXPECT_NE(page.str().find(row), std::string::npos) << "the page lacks" << row;
+    };
     for (int i = 0; i < kNumOps; ++i) {
         const std::string row = fmt::format("\n| `{}` |", name(static_cast<Op>(i)));
-        EXPECT_THAT(page.str(), HasSubstr(row));
         const FunctionInfo* const function = function_info(static_cast<Op>(i));
-        if (function == nullptr) continue;
+        if (function == nullptr) {
+            expect_row(row);
+            continue;
+        }
         const bool approx = info(function->op).approx;
-        EXPECT_THAT(page.str(), HasSubstr(fmt::format("{} {} | {} | float | as x | {} |\n", row,
-                                                      function->operands == 2 ? "x, y" : "x",
-                                                      approx ? "approx" : "", function->meaning)));
+        expect_row(fmt::format("{} {} | {} | float | as x | {} |\n", row,
+                               function->operands == 2 ? "x, y" : "x", approx ? "approx" : "",
+                               function->meaning));
     }
 }
 
