@@ -54,5 +54,103 @@ TEST(CudaWarpgroups, GradientsOfScoreMods) {
     check(c, "tiles");
 }
 
+/// Checks a case, and that warpgroups take all of its backward programs.
+void expect_wgmma(const Case& c) {
+    EXPECT_THAT(logged([&] { check(c, "tiles"); }),
+                testing::AllOf(testing::HasSubstr("backward: programs by wgmma"),
+                               testing::Not(testing::HasSubstr("_keys: no wgmma")),
+                               testing::Not(testing::HasSubstr("_queries: no wgmma"))))
+        << c.name;
+}
+
+TEST(CudaWarpgroups, GradientsOfHeadsOfManySizes) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    const auto causal = [](Device) { return AttentionOptions{.causal = true}; };
+    expect_wgmma(with("causal", 96, causal));
+    expect_wgmma(with("causal", 256, causal));
+    if (is_stand_in()) return;
+    for (const std::int64_t dim : {32, 104, 160}) expect_wgmma(with("causal", dim, causal));
+}
+
+TEST(CudaWarpgroups, GradientsWithDropout) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    expect_wgmma(with("dropout", 72, [](Device) {
+        return AttentionOptions{.score_mod = [](auto s, auto, auto, auto q,
+                                                auto kv) { return s - 0.05 * abs(q - kv).to(f32); },
+                                .dropout = 0.25,
+                                .seed = 77,
+                                .backward_blocks = {.q = 128, .kv = 128, .num_warps = 8}};
+    }));
+}
+
+TEST(CudaWarpgroups, GradientsOfModsWithCaptures) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    // Rows, a gather, and scalars; a mask that gathers.
+    expect_wgmma(with("captures", 64, [](Device device) {
+        const auto array = [&](std::vector<std::int64_t> shape, std::uint64_t seed) {
+            return capture(random_tensor(f32, shape, seed).to(device), "", false);
+        };
+        const Capture table = array({2, 289}, 13), slopes = array({2}, 14),
+                      of_keys = array({150}, 16), of_queries = array({140}, 17);
+        const Capture kinds = capture(ids(1, 150, 40, device).reshape({150}), "kinds");
+        return AttentionOptions{
+            .mask = [=](auto, auto, auto q, auto kv) { return kinds(kv) <= kinds(q); },
+            .score_mod =
+                [=](auto s, auto, auto h, auto q, auto kv) {
+                    return s + table(h, q - kv + 149) + slopes(h) * of_keys(kv) + of_queries(q);
+                }};
+    }));
+    const Case learned = with("a table that is learned", 64, [](Device device) {
+        const Capture of_keys = capture(random_tensor(f32, {150}, 16).to(device), "of_keys");
+        return AttentionOptions{
+            .score_mod = [=](auto s, auto, auto, auto, auto kv) { return s + of_keys(kv); }};
+    });
+    EXPECT_THAT(logged([&] { check(learned, "tiles"); }),
+                testing::HasSubstr("not by wgmma: captured arrays have gradients"));
+}
+
+TEST(CudaWarpgroups, GradientsWithAMaskAsData) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    Case c = with("bits and whole blocks", 64, [](Device) {
+        const auto keep = [](auto, auto h, auto q, auto kv) {
+            return (kv < 70) | ((q * 7 + kv + h) % 5 != 0);
+        };
+        return AttentionOptions{.block_mask = create_block_mask(keep, 1, 2, 300, 280)};
+    });
+    c.length = 300;
+    c.kv_length = 280;
+    expect_wgmma(c);
+}
+
+TEST(CudaWarpgroups, TheLogSaysWhyGradientsAreForWarps) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    const auto log_of = [](std::int64_t dim, AttentionBlocks blocks, double dropout) {
+        return logged([&] {
+            check(with("for warps", dim,
+                       [=](Device) {
+                           return AttentionOptions{.dropout = dropout, .backward_blocks = blocks};
+                       }),
+                  "tiles");
+        });
+    };
+    EXPECT_THAT(log_of(16, {}, 0), testing::HasSubstr("heads have 16 columns"));
+    EXPECT_THAT(log_of(32, {.q = 64, .kv = 64}, 0),
+                testing::HasSubstr("blocks are 128 x 128 with 8 warps, and 64 x 64 with 0"));
+    const auto of_pairs = [](Device device) {
+        const Capture pairs = capture(random_tensor(f32, {140, 150}, 12).to(device), "", false);
+        return AttentionOptions{
+            .score_mod = [=](auto s, auto, auto, auto q, auto kv) { return s + pairs(q, kv); }};
+    };
+    EXPECT_THAT(logged([&] { check(with("pairs", 32, of_pairs), "tiles"); }),
+                testing::HasSubstr("a mod reads an array of pairs"));
+    if (is_stand_in()) return;
+    EXPECT_THAT(log_of(64, {}, 0.1), testing::HasSubstr("there is dropout"));
+}
+
 }  // namespace
 }  // namespace tilewright

@@ -14,6 +14,7 @@
 #include "ir/passes/inline.h"
 #include "ir/passes/licm.h"
 #include "ir/passes/pipeline.h"
+#include "ir/passes/soft_caps.h"
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "tilewright/error.h"
@@ -514,6 +515,26 @@ TEST(Inline, RefusesWhatIsNotElementwise) {
               "for_loop %i = %z, %h, %o carry (%a = %s) : f32 {\n    yield %a\n  }\n  yield "
               "%r\n"),
         HasSubstr("expected loop bounds in @mod"));
+}
+
+TEST(SoftCaps, AreApproximateWhereOnlyTheAbsoluteErrorMatters) {
+    const auto all_after = [](std::string_view readers) {
+        return after(soft_caps, "  %t = tanh %a : f32\n" + std::string(readers));
+    };
+    // 20 tanh(a), and (1 + tanh(a)) (1 - tanh(a)) for its derivative.
+    const std::string capped = all_after(
+        "  %k = constant 20 : f32\n  %i = constant 1 : f32\n  %s = mul %k, %t : f32\n  store "
+        "%y[%0], %s\n  %u = add %i, %t : f32\n  %v = sub %i, %t : f32\n  %d = mul %u, %v : f32\n"
+        "  store %y[%1], %d\n");
+    EXPECT_THAT(capped, HasSubstr("approx"));
+    EXPECT_THAT(capped, Not(HasSubstr("tanh")));
+    // A large factor, another value, and a result of its own.
+    for (const char* reader : {"  %k = constant 200 : f32\n  %s = mul %k, %t : f32\n",
+                               "  %s = mul %t, %a : f32\n", "  %s = neg %t : f32\n"}) {
+        EXPECT_THAT(all_after(std::string(reader) + "  store %y[%0], %s\n"), HasSubstr("tanh"))
+            << reader;
+    }
+    EXPECT_THAT(all_after("  store %y[%0], %t\n"), HasSubstr("tanh"));
 }
 
 TEST(Pipeline, RunsEveryPassAndReports) {

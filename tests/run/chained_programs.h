@@ -244,13 +244,26 @@ yield
 
 /// Every path: one and two warpgroups, rows and keys that end inside of a block, loops without
 /// iterations, both loops of causal attention, more iterations than slots, scores that a mod
-/// changes.
+/// changes, that depend on gathered elements, some of them outside, or on random bits.
 inline std::vector<CudaProgram> chained_programs() {
     const std::string capped = R"(%tX = tanh %sX : f32TILE
 )";
     const std::string slopes = R"(%gX = sub %cX, %rowsb : i32TILE
 %gfX = cast %gX : f32TILE
 %tX = fma %gfX, %one, %sX : f32TILE
+)";
+    const std::string gathered = R"(%gX = sub %cX, %rowsb : i32TILE
+%hX = load %value[%h, tile %gX, %zero] : TYPETILE
+%hfX = cast %hX : f32TILE
+%tX = fma %sX, %one, %hfX : f32TILE
+)";
+    const std::string dropped = R"(%gX = sub %cX, %rowsb : i32TILE
+%atX = cast %gX : u64TILE
+%keyX = constant 77 : u64
+%bitsX = random_bits %keyX, %atX : u32TILE
+%limitX = constant 1000000000 : u32TILE
+%keptX = gt %bitsX, %limitX : boolTILE
+%tX = select %keptX, %sX, %never : f32TILE
 )";
     const std::string twice = R"(%yX = load %value[%h, %jX : BLOCKK, %zero : DIM] : TYPEKEYS
 %zX = dot %q, %yX transpose_b : f32TILE
@@ -284,6 +297,10 @@ inline std::vector<CudaProgram> chained_programs() {
                    .causal = true,
                    .segments = true}),
         attention({"slopes", 1, 256, 256, 64, 128, 64, true, false, "f16", false, false, slopes}),
+        attention({"gathered scores", 1, 200, 256, 64, 128, 64, true, false, "bf16", false, false,
+                   gathered}),
+        attention(
+            {"random bits", 1, 200, 256, 64, 128, 64, true, false, "bf16", false, false, dropped}),
         gradients_of_keys(200, 200, 64),
         gradients_of_keys(200, 200, 64, true),
     };

@@ -23,7 +23,9 @@ Call backward_preprocess(const Options& options, bool dlse);
 /// head, block of keys), and all add to one part, in any order.
 Call backward(const Options& options, const Features& features, const ScoreDerivative& derivative);
 
-/// The same of `Options::separate`, in two calls, for mods without captures. Inputs: query, key,
+/// The same of `Options::separate`, in two calls, for captures without gradients. The plan's tiles
+/// are of `step_q` queries by keys, with bits as keys x queries, or of `step_k` keys by queries.
+/// Inputs: query, key,
 /// value, dout, log2 denominator, delta, segment ids or both absent, the extras. Keys and values
 /// that no query attends are finite. Outputs: dK and dV, as far as they are wanted; dQ, scaled and
 /// in the dtype of the queries. No sum depends on the order of programs.

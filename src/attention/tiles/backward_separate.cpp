@@ -1,5 +1,6 @@
 // Attention backward for warpgroups: one program for dK and dV, another for dQ. Each sum stays in
 // registers, and so do the probabilities that are multiplied: their rows are those of the sum.
+#include <bit>
 #include <optional>
 
 #include "attention/tiles/backward.h"
@@ -30,8 +31,14 @@ struct State {
 
 /// Of a tile of pairs, whose rows are queries or keys.
 struct Weights {
-    Tile scaled, probabilities;
+    Tile scaled;
+    Tile probabilities;  ///< with dropout negative where they are dropped
 };
+
+/// All columns of an array's rows, as many as warpgroups multiply; those past its own are 0.
+Slice columns_of(const Ref& rows) {
+    return ds(constant(0, i64), padded_columns(rows.shape().back()));
+}
 
 struct Programs {
     Programs(const Options& given, const Features& of, const ScoreDerivative& by,
@@ -49,9 +56,10 @@ struct Programs {
           kv_ids(refs[kKvIds]),
           pairs(options, features, refs.subspan(kNumInputs, num_extras(features))) {}
 
-    /// `offset` of the queries, along their axis; `inside`: a mask of positions; `same`: of ids.
+    /// `offset` of the queries, along their axis; `inside`: a mask of positions; `others`: of ids
+    /// and of bits.
     Weights weights(const Tile& s, const Tile& offset, const Place& place, const Tile& inside,
-                    const std::optional<Tile>& same) const {
+                    const std::vector<Tile>& others) const {
         Tile scaled, score = s;
         double unit = options.scale;
         if (features.score) {
@@ -63,18 +71,46 @@ struct Programs {
         // One by one: what holds for all of a tile is skipped.
         p = where(broadcast_to(inside, s.shape()), p, 0.0);
         if (features.mask) p = where(broadcast_to(pairs.mask(place, {}), s.shape()), p, 0.0);
-        if (same) p = where(broadcast_to(*same, s.shape()), p, 0.0);
+        for (const Tile& mask : others) p = where(broadcast_to(mask, s.shape()), p, 0.0);
+        if (features.dropout > 0) p = where(pairs.is_kept(place), p, -p);
         return {scaled, p};
+    }
+    /// The weights of the values.
+    Tile kept(const Tile& p) const {
+        return features.dropout > 0 ? maximum(p, 0.0) * (1 / (1 - features.dropout)) : p;
     }
     /// The gradient of the scores before they are scaled. What needs it stands after what needs the
     /// probabilities alone, which is multiplied meanwhile.
     Tile d_score(const Weights& of, const Tile& dp, const Tile& row_delta,
                  const Place& place) const {
-        const Tile result = of.probabilities * (dp - row_delta);
+        const Tile& p = of.probabilities;
+        const Tile result =
+            features.dropout > 0 ? kept(p) * dp - abs(p) * row_delta : p * (dp - row_delta);
         if (!features.score || derivative.is_identity) return result;
         const Tile by_score = pairs.score_gradient(derivative, of.scaled, place, result)[0];
         // Where the probability is 0 the mod's derivative may be anything.
-        return where(of.probabilities != 0, by_score, 0.0);
+        return where(p != 0, by_score, 0.0);
+    }
+    /// The bits of a mask for an entry of its plan's list.
+    Tile bits(const Tile& entry) const {
+        return pairs.extra(Extra::bits)
+            .at(pairs.extra(Extra::partial).at(entry, 1).load())
+            .load({.other = false});
+    }
+    /// Adds all blocks of a row of the plan to `state`: `visit(block, state, bits)`.
+    template <typename S, typename Visit>
+    S scan(const PlanRow& row, S state, const Visit& visit) const {
+        state = for_loop(row.partial_begin, row.partial_end, state, [&](Tile entry, S s) {
+            const Tile block = pairs.extra(Extra::partial).at(entry, 0).load().to(i64);
+            return visit(block, s, std::optional(bits(entry)));
+        });
+        return for_loop(row.full_begin, row.full_end, state, [&](Tile entry, S outer) {
+            const Ref& runs = pairs.extra(Extra::full);
+            const Tile begin = runs.at(entry, 0).load().to(i64);
+            return for_loop(
+                begin, begin + runs.at(entry, 1).load().to(i64), outer,
+                [&](Tile block, S s) { return visit(block, s, std::optional<Tile>()); });
+        });
     }
 
     const Options& options;
@@ -97,8 +133,8 @@ void keys_program(const Options& options, const Features& features,
     // The last programs start first; under diagonals the first keys have most queries.
     const Tile j = num_programs(2) - 1 - program_id(2), first = j * block_k;
     const Slice kv_block = ds(first, block_k);
-    const Tile k = of.key.at(kv_block).load({.other = 0}),
-               v = of.value.at(kv_block).load({.other = 0});
+    const Tile k = of.key.at(kv_block, columns_of(of.key)).load({.other = 0}),
+               v = of.value.at(kv_block, columns_of(of.value)).load({.other = 0});
     const Tile kv_positions = expand_dims(first.to(i32) + iota(block_k), 1);
     const Tile kv_places = expand_dims(first + iota(block_k, i64), 1);
     Tile k_ids;
@@ -106,13 +142,13 @@ void keys_program(const Options& options, const Features& features,
     Options sizes = options;
     sizes.block_q = step;
 
-    const auto visit = [&](Tile h, Tile i, State state) {
+    const auto visit = [&](Tile h, Tile i, State state, const std::optional<Tile>& bits) {
         const Tile begin = i * step;
         const Slice rows = ds(begin, step);
         const Tile offset = expand_dims(of.log2_sum.at(h, rows).load({.other = 0}), 0),
                    row_delta = expand_dims(of.delta.at(h, rows).load({.other = 0}), 0);
-        const Tile q = of.query.at(h, rows).load({.other = 0}),
-                   d_out = of.dout.at(h, rows).load({.other = 0});
+        const Tile q = of.query.at(h, rows, columns_of(of.query)).load({.other = 0}),
+                   d_out = of.dout.at(h, rows, columns_of(of.dout)).load({.other = 0});
         const Tile s = product(options, k, q, {.trans_b = true});
         // At work while probabilities are computed, unless what a mod's derivative needs of the
         // scores takes its registers.
@@ -128,15 +164,16 @@ void keys_program(const Options& options, const Features& features,
                           kv_places,
                           begin,
                           first};
-        std::optional<Tile> same;
+        std::vector<Tile> others;
         if (features.segments) {
-            same = expand_dims(of.query_ids.at(rows).load({.other = 0}), 0) == k_ids;
+            others.push_back(expand_dims(of.query_ids.at(rows).load({.other = 0}), 0) == k_ids);
         }
-        const Weights w = of.weights(s, offset, place, mask, same);
+        if (bits) others.push_back(*bits);
+        const Weights w = of.weights(s, offset, place, mask, others);
         if (is_late) dp = multiply();
         if (options.value_gradient) {
-            state.value =
-                product(options, w.probabilities.to(of.value.dtype()), d_out, {.acc = state.value});
+            state.value = product(options, of.kept(w.probabilities).to(of.value.dtype()), d_out,
+                                  {.acc = state.value});
         }
         if (options.key_gradient) {
             const Tile d_score = of.d_score(w, dp, row_delta, place).to(of.key.dtype());
@@ -147,19 +184,28 @@ void keys_program(const Options& options, const Features& features,
     const auto none = [&](bool wanted, std::int64_t width) {
         return wanted ? zeros({block_k, width}, sums) : constant(0, sums);
     };
-    State state{none(options.key_gradient, of.key.shape()[1]),
-                none(options.value_gradient, of.value.shape()[1])};
+    State state{none(options.key_gradient, padded_columns(of.key.shape()[1])),
+                none(options.value_gradient, padded_columns(of.value.shape()[1]))};
     const BlockRange blocks = query_blocks(sizes, first, query_length, kv_length, features.lengths);
     const auto visit_head = [&](Tile h, State before) {
+        if (features.plan) {
+            const PlanRow row =
+                of.pairs.plan_row(b, of.pairs.head(program_id(1) * options.group + h), j);
+            return of.scan(row, before, [&](Tile i, State s, const std::optional<Tile>& bits) {
+                return visit(h, i, s, bits);
+            });
+        }
         return for_loop(blocks.begin, blocks.end, before,
-                        [&](Tile i, State s) { return visit(h, i, s); });
+                        [&](Tile i, State s) { return visit(h, i, s, {}); });
     };
     state = options.group == 1 ? visit_head(constant(0, i64), state)
                                : for_loop(0, options.group, state, visit_head);
     if (options.key_gradient) {
-        dk.at(kv_block).store((state.key * options.scale).to(dk.dtype()));
+        dk.at(kv_block, columns_of(dk)).store((state.key * options.scale).to(dk.dtype()));
     }
-    if (options.value_gradient) dv.at(kv_block).store(state.value.to(dv.dtype()));
+    if (options.value_gradient) {
+        dv.at(kv_block, columns_of(dv)).store(state.value.to(dv.dtype()));
+    }
 }
 
 void queries_program(const Options& options, const Features& features,
@@ -170,7 +216,9 @@ void queries_program(const Options& options, const Features& features,
     const std::int64_t block_q = options.block_q, step = options.step_k;
     const Tile first = program_id(2) * block_q, kv_length = of.pairs.kv_length(of.key.extent(0));
     const Tile b = of.pairs.batch(program_id(0)), h = of.pairs.head(program_id(1));
-    const Tile q = of.query.load(), d_out = of.dout.load();
+    const Slice rows = ds(0, block_q);
+    const Tile q = of.query.at(rows, columns_of(of.query)).load({.other = 0}),
+               d_out = of.dout.at(rows, columns_of(of.dout)).load({.other = 0});
     const Tile offset = expand_dims(of.log2_sum.load(), 1),
                row_delta = expand_dims(of.delta.load(), 1);
     const Tile q_positions = expand_dims(first.to(i32) + iota(block_q), 1);
@@ -180,26 +228,30 @@ void queries_program(const Options& options, const Features& features,
     Options sizes = options;
     sizes.block_k = step;
     const BlockRange blocks = kv_blocks(sizes, first, kv_length);
-    const auto visit = [&](Tile j, Tile sum) {
+    const auto visit = [&](Tile j, Tile sum, const std::optional<Tile>& bits) {
         const Tile begin = j * step;
-        const Tile k = of.key.at(ds(begin, step)).load({.other = 0}),
-                   v = of.value.at(ds(begin, step)).load({.other = 0});
+        const Slice keys = ds(begin, step);
+        const Tile k = of.key.at(keys, columns_of(of.key)).load({.other = 0}),
+                   v = of.value.at(keys, columns_of(of.value)).load({.other = 0});
         const Tile s = product(options, q, k, {.trans_b = true}),
                    dp = product(options, d_out, v, {.trans_b = true});
         const Tile kv_positions = expand_dims(begin.to(i32) + iota(step), 0);
         const Tile mask = attends(options, q_positions, kv_positions, kv_length);
         const Place place{b, h, q_places, expand_dims(begin + iota(step, i64), 0), first, begin};
-        std::optional<Tile> same;
+        std::vector<Tile> others;
         if (features.segments) {
-            same = expand_dims(of.kv_ids.at(ds(begin, step)).load({.other = 0}), 0) == q_ids;
+            others.push_back(expand_dims(of.kv_ids.at(keys).load({.other = 0}), 0) == q_ids);
         }
-        const Weights w = of.weights(s, offset, place, mask, same);
+        if (bits) others.push_back(*bits);
+        const Weights w = of.weights(s, offset, place, mask, others);
         const Tile d_score = of.d_score(w, dp, row_delta, place).to(of.key.dtype());
         return product(options, d_score, k, {.acc = sum});
     };
-    const Tile sum =
-        for_loop(blocks.begin, blocks.end, zeros({block_q, of.query.shape()[1]}, sums), visit);
-    dq.store((sum * options.scale).to(dq.dtype()));
+    const Tile none = zeros({block_q, padded_columns(of.query.shape()[1])}, sums);
+    const Tile sum = features.plan ? of.scan(of.pairs.plan_row(b, h, program_id(2)), none, visit)
+                                   : for_loop(blocks.begin, blocks.end, none,
+                                              [&](Tile j, Tile s) { return visit(j, s, {}); });
+    dq.at(rows, columns_of(dq)).store((sum * options.scale).to(dq.dtype()));
 }
 
 /// Of the arrays that both programs read.

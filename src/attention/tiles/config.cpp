@@ -7,6 +7,7 @@
 #include "attention/tiles/backward.h"
 #include "run/machine.h"
 #include "support/check.h"
+#include "support/debug_log.h"
 #include "support/integer.h"
 
 namespace tilewright::attn::tiles {
@@ -75,6 +76,7 @@ Options options_of(const AttentionSpec& spec, const Features& features) {
     options.group = spec.group();
     options.interpret = spec.checked;
     options.products = spec.products;
+    options.narrow_inputs = spec.on_gpu() && size_of(spec.dtype) == 2;
     // In narrow types the scaled operand would be rounded.
     options.scale_operand = features.score && !spec.on_gpu() && size_of(spec.dtype) >= 4;
     if (spec.on_gpu()) {
@@ -254,19 +256,62 @@ void differentiate(const AttentionSpec& spec, TilesConfig& config) {
     }
 }
 
-/// Programs for warpgroups, unless the mods gather or bits are drawn.
-bool choose_separate(const AttentionSpec& spec, const Features& of, Options& options) {
+/// Does a mod read a block of an array of pairs?
+bool reads_pairs(const InlinedMod& mod) {
+    const auto has = [](const BlockLoad& load, Coordinate wanted) {
+        return std::any_of(load.indices.begin(), load.indices.end(),
+                           [&](const auto& index) { return index.coordinate == wanted; });
+    };
+    return std::any_of(mod.loads.begin(), mod.loads.end(), [&](const BlockLoad& load) {
+        return has(load, Coordinate::query) && has(load, Coordinate::key);
+    });
+}
+
+/// Separate programs for warpgroups. Returns why there are none; empty: there are.
+std::string choose_separate(const AttentionSpec& spec, const TilesConfig& config,
+                            Options& options) {
+    if (!config.derivative.buffers.empty()) return "captured arrays have gradients";
+    if (spec.checked) return "the call is checked";
+    // Two programs read it, one of them across its rows.
+    if (reads_pairs(config.features.score) || reads_pairs(config.features.mask)) {
+        return "a mod reads an array of pairs";
+    }
+    // Two programs draw the bits of dropout, which costs more than the products gain.
+    constexpr std::int64_t kNarrow = 64;
+    if (config.features.dropout > 0 && std::max(spec.head_dim, spec.value_dim) <= kNarrow) {
+        return fmt::format("there is dropout, and heads have at most {} columns", kNarrow);
+    }
+    GpuProblem problem = gpu_problem(spec, config.features);
+    problem.wgmma = run::arch(spec.device.index) == "sm_90a";
+    Options separate = options;
+    const std::string reason = use_separate_blocks(separate, problem);
+    if (!reason.empty()) return reason;
     const AttentionBlocks& wish = spec.backward_blocks;
-    if (!spec.on_gpu() || wish.q > 0 || wish.kv > 0 || wish.num_warps > 0) return false;
-    GpuProblem problem = gpu_problem(spec, of);
-    problem.wgmma = run::arch(spec.device.index) == "sm_90a" && !spec.block_mask &&
-                    of.dropout == 0 && of.score.captures() + of.mask.captures() == 0;
-    return use_separate_blocks(options, problem);
+    const auto differs = [](std::int64_t wanted, std::int64_t given) {
+        return wanted > 0 && wanted != given;
+    };
+    constexpr int kWarps = 8;
+    if (differs(wish.q, separate.block_q) || differs(wish.kv, separate.block_k) ||
+        differs(wish.num_warps, kWarps)) {
+        return fmt::format(
+            "its blocks are {} x {} with {} warps, and {} x {} with {} are asked for",
+            separate.block_q, separate.block_k, kWarps, wish.q, wish.kv, wish.num_warps);
+    }
+    options = separate;
+    return {};
 }
 
 void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
     Options& options = config.options;
-    if (choose_separate(spec, config.features, options)) {
+    if (spec.score) differentiate(spec, config);
+    std::string reason;
+    if (spec.on_gpu()) {
+        reason = choose_separate(spec, config, options);
+        debug_log("attention", "{}",
+                  reason.empty() ? "backward: programs by wgmma for keys and for queries"
+                                 : "backward: one program, not by wgmma: " + reason);
+    }
+    if (options.separate) {
         // Blocks that both programs share.
     } else if (spec.on_gpu()) {
         use_warp_blocks(spec, config.features, options);
@@ -277,10 +322,13 @@ void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
         options.block_q = 128;  // fewer passes over the longer dK and dV
     }
     use_hints(spec, config.features, options);
-    if (spec.score) differentiate(spec, config);
-    // What the mod's derivative needs takes registers.
+    // What a mod's derivative needs, reads or draws for each pair takes registers.
+    const Features& of = config.features;
     const bool derives = config.derivative.function && !config.derivative.is_identity;
-    if (options.separate && derives) options.step_k = std::min<std::int64_t>(options.step_k, 64);
+    const bool reads = of.plan || of.score.captures() + of.mask.captures() > 0;
+    if (options.separate && (derives || reads || of.dropout > 0)) {
+        options.step_k = std::min<std::int64_t>(options.step_k, 64);
+    }
     config.batches_at_once = spec.batch;
     config.heads_at_once = spec.kv_heads;
     if (copied(spec, config, spec.batch, spec.kv_heads) > kMostCopied) config.batches_at_once = 1;

@@ -115,15 +115,15 @@ Work part(const AttentionSpec& whole, const AttentionBuffers& all, std::int64_t 
     return work;
 }
 
-Plan make_plan(const AttentionSpec& spec, const BlockMask& mask, const Options& options,
-               bool by_kv) {
+Plan make_plan(const AttentionSpec& spec, const BlockMask& mask, const Options& options, bool by_kv,
+               bool transpose_bits) {
     Plan result;
     if (!mask.defined()) return result;
     result.plan = plan_on(spec.device, mask,
                           {.block_q = options.block_q,
                            .block_kv = options.block_k,
                            .by_kv = by_kv,
-                           .transpose_bits = false,
+                           .transpose_bits = transpose_bits,
                            .bits = mask::BitOrder::bytes});
     const mask::MaskPlan& plan = *result.plan;
     result.batch_rows = plan.batch == 1 ? 0 : plan.heads * plan.rows;

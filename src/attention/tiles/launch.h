@@ -54,8 +54,8 @@ struct Plan {
     Tensor headers;
     std::int64_t batch_rows = 0, head_rows = 0;  ///< rows of headers per batch, per head
 };
-Plan make_plan(const AttentionSpec& spec, const BlockMask& mask, const Options& options,
-               bool by_kv);
+Plan make_plan(const AttentionSpec& spec, const BlockMask& mask, const Options& options, bool by_kv,
+               bool transpose_bits = false);
 /// Queries of a forward program with a mask as data: the most allowed, unless such large tiles
 /// would cover too many masked pairs.
 std::int64_t planned_queries(const AttentionSpec& spec, const BlockMask& mask,

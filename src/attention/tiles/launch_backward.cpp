@@ -116,35 +116,72 @@ struct Rows {
     Tensor log2_sum, delta, shift;
 };
 
+/// The plans of the separate programs.
+struct SeparatePlans {
+    SeparatePlans(const AttentionSpec& spec, const BlockMask& mask, const Options& options) {
+        Options sizes = options;
+        sizes.block_q = options.step_q;
+        of_keys = make_plan(spec, mask, sizes, true, true);
+        sizes = options;
+        sizes.block_k = options.step_k;
+        of_queries = make_plan(spec, mask, sizes, false);
+    }
+    Plan of_keys, of_queries;
+};
+
+/// Calls for dK and dV: two where registers do not hold both sums.
+std::vector<Options> calls_of_keys(const AttentionSpec& spec, const Options& options) {
+    if (!options.key_gradient && !options.value_gradient) return {};
+    if (!options.key_gradient || !options.value_gradient ||
+        sums_fit(spec.head_dim, spec.value_dim)) {
+        return {options};
+    }
+    std::vector<Options> calls{options, options};
+    calls[0].value_gradient = calls[1].key_gradient = false;
+    return calls;
+}
+
 /// dq, dk, dv of a part of a call by separate programs.
 void run_separately(const AttentionSpec& spec, const AttentionBuffers& b, const Options& options,
                     const TilesConfig& config, const Features& features, const Rows& rows,
                     Scratch scratch, const std::function<void()>& preprocess) {
-    const auto key = std::tuple(options, features.key(), config.derivative_key);
-    const Call keys =
-        cached(key, [&] { return backward_of_keys(options, features, config.derivative); });
-    const Call queries = cached(std::tuple(key, true), [&] {
-        return backward_of_queries(options, features, config.derivative);
-    });
+    struct Launch {
+        Call call;
+        std::vector<Tensor> outputs, inputs;
+    };
+    const SeparatePlans plans(spec, b.block_mask, options);
     Tensor k = b.key, v = b.value;
     const bool copies = features.hides_keys(options);
     if (copies) {
         k = scratch.take(spec.dtype, b.key.shape());
         v = scratch.take(spec.dtype, b.value.shape());
     }
-    std::vector<Tensor> inputs{
-        b.query, k, v, b.dout, rows.log2_sum, rows.delta, b.segment_ids, b.kv_segment_ids};
-    const std::vector<Tensor> last = extras(spec, b, features, {}, {});
-    inputs.insert(inputs.end(), last.begin(), last.end());
-    std::vector<Tensor> outputs;
-    for (const Tensor& wanted : {b.key_gradient, b.value_gradient}) {
-        if (wanted.defined()) outputs.push_back(wanted);
-    }
-    const auto ahead = [&](const Call& call, const std::vector<Tensor>& to) {
-        if (call.num_traces() == 0) call.compile_ahead(to, inputs);
+    const auto inputs = [&](const Plan& plan) {
+        std::vector<Tensor> all{
+            b.query, k, v, b.dout, rows.log2_sum, rows.delta, b.segment_ids, b.kv_segment_ids};
+        const std::vector<Tensor> last = extras(spec, b, features, plan, {});
+        all.insert(all.end(), last.begin(), last.end());
+        return all;
     };
-    if (!outputs.empty()) ahead(keys, outputs);
-    if (options.query_gradient) ahead(queries, {b.query_gradient});
+    std::vector<Launch> launches;
+    for (const Options& own : calls_of_keys(spec, options)) {
+        const Call call = cached(std::tuple(own, features.key(), config.derivative_key), [&] {
+            return backward_of_keys(own, features, config.derivative);
+        });
+        std::vector<Tensor> outputs;
+        if (own.key_gradient) outputs.push_back(b.key_gradient);
+        if (own.value_gradient) outputs.push_back(b.value_gradient);
+        launches.push_back({call, std::move(outputs), inputs(plans.of_keys)});
+    }
+    if (options.query_gradient) {
+        const Call call =
+            cached(std::tuple(options, features.key(), config.derivative_key, true),
+                   [&] { return backward_of_queries(options, features, config.derivative); });
+        launches.push_back({call, {b.query_gradient}, inputs(plans.of_queries)});
+    }
+    for (const Launch& launch : launches) {
+        if (launch.call.num_traces() == 0) launch.call.compile_ahead(launch.outputs, launch.inputs);
+    }
     preprocess();
     if (copies) {
         const Call copy = cached(std::tuple(options, spec.dtype),
@@ -152,8 +189,7 @@ void run_separately(const AttentionSpec& spec, const AttentionBuffers& b, const 
         copy.into({k}, {b.key});
         copy.into({v}, {b.value});
     }
-    if (!outputs.empty()) keys.into(outputs, inputs);
-    if (options.query_gradient) queries.into({b.query_gradient}, inputs);
+    for (const Launch& launch : launches) launch.call.into(launch.outputs, launch.inputs);
 }
 
 /// dq, dk, dv of a part of a call, and what it adds to the shared sums. `preprocess` gives log2_sum
@@ -272,7 +308,7 @@ void launch_sequence(const AttentionSpec& spec, const TilesConfig& config,
     }
     const bool shifted = of_shifted.has_value();
     const Features& features = shifted ? *of_shifted : config.features;
-    const Plan plan = make_plan(spec, b.block_mask, options, true);
+    const Plan plan = options.separate ? Plan() : make_plan(spec, b.block_mask, options, true);
     const bool has_dlse = b.dlse.defined();
     const Call preprocess = cached(std::tuple(options, has_dlse),
                                    [&] { return backward_preprocess(options, has_dlse); });

@@ -2,6 +2,8 @@
 // attention.
 #include "attention/tiles/options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -176,18 +178,29 @@ void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
     }
 }
 
-bool use_separate_blocks(Options& options, const GpuProblem& problem) {
+std::string use_separate_blocks(Options& options, const GpuProblem& problem) {
     constexpr std::int64_t kRows = 128;  // two warpgroups of 64
-    const std::int64_t dim = problem.head_dim;
-    if (!problem.wgmma || size_of(problem.dtype) != 2 || dim != problem.value_dim ||
-        (dim != 64 && dim != 128) || problem.query_length <= kRows / 2) {
-        return false;
+    constexpr std::int64_t kLeastColumns = 32, kMostColumns = 256;
+    const auto [narrow, wide] = std::minmax(problem.head_dim, problem.value_dim);
+    if (!problem.wgmma) return "the GPU is not sm_90a";
+    if (size_of(problem.dtype) != 2) {
+        return fmt::format("inputs are {}, not f16 or bf16", name(problem.dtype));
+    }
+    if (narrow < kLeastColumns || wide > kMostColumns || narrow % 8 != 0 || wide % 8 != 0) {
+        return fmt::format("heads have {} columns, not a multiple of 8 from {} to {}",
+                           narrow < kLeastColumns || narrow % 8 != 0 ? narrow : wide, kLeastColumns,
+                           kMostColumns);
+    }
+    if (problem.query_length <= kRows / 2) {
+        return fmt::format("there are {} queries, not more than {}", problem.query_length,
+                           kRows / 2);
     }
     options.gpu = options.guarded = options.separate = true;
     options.block_q = options.block_k = kRows;
-    options.step_q = 64;
-    options.step_k = 128;
-    return true;
+    // Registers and shared memory hold narrower steps beside sums of 256 columns.
+    options.step_q = sums_fit(problem.head_dim, problem.value_dim) ? 64 : 32;
+    options.step_k = sums_fit(problem.head_dim, problem.value_dim) ? 128 : 32;
+    return {};
 }
 
 BlockRange kv_blocks(const Options& options, Tile first, Tile kv_length) {

@@ -1,8 +1,11 @@
 // What attention's tile programs are specialised for, and the block ranges that a mask leaves.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <compare>
 #include <cstdint>
+#include <string>
 
 #include "attention/spec.h"
 #include "tilewright/lang.h"
@@ -54,7 +57,8 @@ struct Options {
     bool row_sums = false;
     /// Backward: which gradients are wanted; the others are not computed.
     bool query_gradient = true, key_gradient = true, value_gradient = true;
-    bool gpu = false;  ///< for a GPU
+    bool gpu = false;            ///< for a GPU
+    bool narrow_inputs = false;  ///< on a GPU, f16 or bf16: mods need no relative accuracy near 0
     Products products = Products::ieee;
     /// One loop masks every block of keys, but skips the mask for blocks that need none.
     bool guarded = false;
@@ -94,8 +98,20 @@ bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int
 std::int64_t split_of(const Options& options, const GpuProblem& problem);
 /// Like `use_gpu_blocks`, with warps and stages, for the backward pass.
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem);
-/// Blocks of the separate programs of the backward pass, where warpgroups take them.
-bool use_separate_blocks(Options& options, const GpuProblem& problem);
+/// Blocks of the separate programs of the backward pass. Returns why warpgroups do not take them;
+/// empty: they do.
+std::string use_separate_blocks(Options& options, const GpuProblem& problem);
+/// Columns that warpgroups multiply for rows of so many: 64, 128 or 256.
+inline std::int64_t padded_columns(std::int64_t columns) {
+    constexpr std::uint64_t kLeast = 64;
+    return static_cast<std::int64_t>(
+        std::max(kLeast, std::bit_ceil(static_cast<std::uint64_t>(columns))));
+}
+/// Do the registers of a separate program hold sums of dK and dV at the same time?
+inline bool sums_fit(std::int64_t head_dim, std::int64_t value_dim) {
+    constexpr std::int64_t kMost = 128;
+    return std::max(head_dim, value_dim) <= kMost;
+}
 
 /// Blocks [begin, end) of a loop; those in [full_begin, full_end) need no mask except for segments.
 struct BlockRange {

@@ -9,6 +9,7 @@
 #include "ir/passes/float_sums.h"
 #include "ir/passes/inline.h"
 #include "ir/passes/narrow.h"
+#include "ir/passes/soft_caps.h"
 #include "lang/tracer.h"
 
 namespace tilewright::attn::tiles {
@@ -34,6 +35,7 @@ Halves halves(const Tile& x) {
 
 /// The block of an array that belongs to the pairs, broadcast to their shape.
 Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
+    const bool along_rows = at.kv.dim(1) == 1;
     std::vector<RefIndex> indices;
     int query_axis = -1, key_axis = -1, axis = 0;
     for (const BlockLoad::Index& index : load.indices) {
@@ -45,11 +47,11 @@ Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
                 indices.emplace_back(at.h);
                 break;
             case Coordinate::query:
-                indices.emplace_back(ds(at.first_q, at.q.dim(0)));
+                indices.emplace_back(ds(at.first_q, at.q.size()));
                 query_axis = axis++;
                 break;
             case Coordinate::key:
-                indices.emplace_back(ds(at.first_kv, at.kv.dim(1)));
+                indices.emplace_back(ds(at.first_kv, at.kv.size()));
                 key_axis = axis++;
                 break;
             default:
@@ -57,14 +59,14 @@ Tile load_block(const BlockLoad& load, const Ref& ref, const Place& at) {
         }
     }
     const Tile block = ref.select(indices).load({.other = 0});
-    if (query_axis < 0) return expand_dims(block, 0);
-    if (key_axis < 0) return expand_dims(block, 1);
-    return query_axis < key_axis ? block : transpose(block);
+    if (query_axis < 0) return expand_dims(block, along_rows ? 1 : 0);
+    if (key_axis < 0) return expand_dims(block, along_rows ? 0 : 1);
+    return (query_axis < key_axis) == along_rows ? transpose(block) : block;
 }
 
 /// The mod with fewer instructions per pair, from what is known of batch, head and positions: all
 /// fit 31 bits, as all extents of tensors do here.
-ir::Function reduced(ir::Function function, bool long_positions, bool gpu) {
+ir::Function reduced(ir::Function function, bool long_positions, const Options& options) {
     constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
     const std::int64_t last = long_positions ? kLargest : kShortPositions;
     std::map<ir::Value, ir::Interval> ranges;
@@ -75,7 +77,8 @@ ir::Function reduced(ir::Function function, bool long_positions, bool gpu) {
     }
     ir::narrow(function, ranges);
     // On a CPU, superinstructions cast affine positions themselves.
-    if (gpu) ir::float_sums(function, ranges);
+    if (options.gpu) ir::float_sums(function, ranges);
+    if (options.narrow_inputs) ir::soft_caps(function);
     return function;
 }
 
@@ -168,7 +171,7 @@ std::vector<Tile> Pairs::apply(const ir::Function& function, const std::vector<B
                                std::span<const Ref> refs) const {
     lang::Tracer& tracer = lang::Tracer::current("attention");
     for (const BlockLoad& load : loads) arguments.push_back(load_block(load, refs[load.ref], at));
-    const ir::Function mod = reduced(function, features_.long_positions, options_.gpu);
+    const ir::Function mod = reduced(function, features_.long_positions, options_);
     const auto& parameters = mod.parameters();
     const auto at_query = static_cast<std::size_t>(
         std::find_if(parameters.begin(), parameters.end(),
@@ -213,7 +216,7 @@ std::vector<Tile> Pairs::score_gradient(const ScoreDerivative& derivative, Tile 
                  {scaled, at.b, at.h, at.q, at.kv, cotangent}, at, captures(features_.score));
 }
 
-Tile Pairs::keep(const Place& at, DType dtype) const {
+Tile Pairs::is_kept(const Place& at) const {
     // One key for each (seed, batch, head), one counter for each pair: docs/reference/attention.md.
     const Tile seed = extra(Extra::seed).load();
     const Tile head = (at.b.to(u64) << 32) | at.h.to(u64);
@@ -222,8 +225,11 @@ Tile Pairs::keep(const Place& at, DType dtype) const {
     const Tile bits = random_bits(key, (at.q.to(u64) << 32) | at.kv.to(u64));
     const auto threshold = static_cast<std::uint32_t>(
         std::min(std::llround(features_.dropout * 0x1p32), 0xffffffffLL));
-    return where(bits >= constant(threshold, u32), constant(1 / (1 - features_.dropout), dtype),
-                 constant(0.0, dtype));
+    return bits >= constant(threshold, u32);
+}
+
+Tile Pairs::keep(const Place& at, DType dtype) const {
+    return where(is_kept(at), constant(1 / (1 - features_.dropout), dtype), constant(0.0, dtype));
 }
 
 PlanRow Pairs::plan_row(Tile b, Tile h, Tile i) const {

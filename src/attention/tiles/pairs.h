@@ -10,8 +10,8 @@
 namespace tilewright::attn::tiles {
 
 /// Where the pairs of a tile stand. i64; b and h scalars (in decode h is [group, 1]), q [block_q,
-/// 1] or a scalar, kv [1, block_k]; their first positions. Without captures rows may be keys: q [1,
-/// queries], kv [keys, 1].
+/// 1] or a scalar, kv [1, block_k]; their first positions. Rows may also be keys: q [1, queries],
+/// kv [keys, 1].
 struct Place {
     Tile b, h, q, kv;
     Tile first_q, first_kv;
@@ -63,6 +63,8 @@ class Pairs {
     Tile score(Tile scaled, const Place& at, const std::optional<Tile>& attends) const;
     /// Applies the mask mod.
     Tile mask(const Place& at, const std::optional<Tile>& attends) const;
+    /// Is a probability kept, and not dropped?
+    Tile is_kept(const Place& at) const;
     /// 1 / (1 - dropout) where a probability is kept, else 0; in `dtype`.
     Tile keep(const Place& at, DType dtype) const;
     /// The results of the score mod's derivative.

@@ -60,7 +60,7 @@ class Assignment {
             same({made.operands.back(), made.operands[made.operands.size() - 2]});
         } else if (made.op != Op::tile || made.results.size() != 1) {
             return;
-        } else if (ir::is_elementwise(made.tile)) {
+        } else if (is_pointwise(made.tile) || is_gather(made)) {
             std::vector<Value> all = made.operands;
             all.push_back(made.result());
             same(all);

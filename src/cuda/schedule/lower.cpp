@@ -136,7 +136,7 @@ class Lowering {
             case ir::Op::yield:
                 break;
             default:
-                if (!ir::is_elementwise(made.op)) {
+                if (!is_pointwise(made.op)) {
                     throw Refused(fmt::format("it has the operation `{}`", ir::name(made.op)));
                 }
                 if (const auto* math = std::get_if<ir::MathAttributes>(&made.attributes);
@@ -186,12 +186,24 @@ class Lowering {
         same.tile = made.op;
         same.line = made.location.line;
         std::vector<std::int64_t> sizes;
+        bool gathers = false, slices = false;
         for (const ir::Index& index : attributes.indices) {
-            if (index.kind == ir::Index::Kind::tile) throw Refused("it gathers by an index tile");
+            gathers |= index.kind == ir::Index::Kind::tile;
+            slices |= index.kind == ir::Index::Kind::slice;
             if (index.stride != 1) throw Refused("a slice has a stride");
-            sizes.push_back(index.kind == ir::Index::Kind::scalar ? 0 : index.size);
+            sizes.push_back(index.kind == ir::Index::Kind::scalar ? 0
+                            : index.kind == ir::Index::Kind::tile ? kGathered
+                                                                  : index.size);
         }
-        for (ir::Value index : parts.indices) same.operands.push_back(values_.at(index));
+        if (gathers && (made.op != ir::Op::load || slices)) {
+            throw Refused(slices ? "an access has slices and index tiles"
+                                 : "it stores by an index tile");
+        }
+        for (ir::Value index : parts.indices) {
+            const Value value = values_.at(index);
+            same.operands.push_back(gathers ? stretched(value, f_.type(made.result()).shape, to)
+                                            : value);
+        }
         if (parts.mask) {
             same.operands.push_back(values_.at(parts.mask));
             same.flag("masked");
@@ -203,6 +215,15 @@ class Lowering {
             if (!adds) same.results.push_back(define(result));
         }
         to.body.push_back(std::move(same));
+    }
+
+    /// An index tile in the shape of what it gathers.
+    Value stretched(Value index, const ir::Shape& shape, Block& to) {
+        const ir::Type type = p_.type(index).type;
+        if (type.shape.rank() == 0 || type.shape == shape) return index;
+        const Value result = p_.add({false, {type.dtype, shape}, {}});
+        to.body.push_back(make(ir::Op::broadcast, {index}, {result}));
+        return result;
     }
 
     bool is_zero(ir::Value value) const {

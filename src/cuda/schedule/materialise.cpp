@@ -63,7 +63,7 @@ IndexTiles::IndexTiles(const Program& program) {
         if (!program.is_tile(made.result())) return;
         const bool source = made.is(ir::Op::constant) || made.is(ir::Op::iota);
         const bool view = made.is(ir::Op::broadcast) || made.is(ir::Op::expand_dims);
-        if (!source && !view && !ir::is_elementwise(made.tile)) return;
+        if (!source && !view && !is_pointwise(made.tile)) return;
         const bool follows = std::all_of(
             made.operands.begin(), made.operands.end(),
             [&](Value operand) { return !program.is_tile(operand) || values_.contains(operand); });

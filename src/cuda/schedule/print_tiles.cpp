@@ -184,13 +184,14 @@ void CudaPrinter::access(const Instruction& made) {
     const bool is_tile = p_.is_tile(value);
     const int registers = is_tile ? layout(value).registers() : 1;
     const std::string held = is_tile ? name(value) : name(value) + "_";
-    const bool pairs = is_tile && ref.vectors && !sizes.empty() && sizes.back() != 0 &&
+    const bool pairs = is_tile && ref.vectors && !sizes.empty() && sizes.back() > 0 &&
                        !layout(value).reg.empty() && layout(value).reg[0] == 1;
     if (is_load) line("{} {}[{}];", register_type(ref.dtype), held, registers);
     // One test for all elements, of what is the same in a warp.
     const bool adds = made.is(ir::Op::atomic_add) && is_tile && layout(value).copied_lanes() == 0 &&
                       layout(value).copied_warps() == 0;
-    const bool tested_once = (is_load || adds) && is_tile && chained_ && !made.has("in_bounds");
+    const bool tested_once =
+        (is_load || adds) && is_tile && chained_ && !made.has("in_bounds") && !is_gather(made);
     if (tested_once) {
         Instruction whole = made;
         open("if ({})", holds_all(made, pairs));
@@ -230,8 +231,9 @@ void CudaPrinter::elements(const Instruction& made, bool pairs, const std::strin
     std::string inside, offset;
     int axis = 0;
     for (std::size_t d = 0; d < sizes.size(); ++d) {
-        std::string at = scalar(made.operands[d]);
-        if (sizes[d] != 0) {
+        std::string at =
+            sizes[d] == kGathered ? element(made.operands[d], "i") : scalar(made.operands[d]);
+        if (sizes[d] > 0) {
             at += fmt::format(" + {} + {}", thread_coordinate(layout(value), axis),
                               register_coordinate(layout(value), axis, "i"));
             ++axis;

@@ -215,6 +215,12 @@ bool is_chained(const Program& program) {
     return chained;
 }
 
+bool is_gather(const Instruction& made) {
+    if (!made.is(ir::Op::load)) return false;
+    const std::vector<std::int64_t>& index = made.list("index");
+    return std::find(index.begin(), index.end(), kGathered) != index.end();
+}
+
 Instruction make(Op op, std::vector<Value> operands, std::vector<Value> results) {
     Instruction made;
     made.op = op;

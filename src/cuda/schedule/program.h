@@ -280,6 +280,14 @@ std::vector<int> groups_of(const Program& program, const Instruction& product);
 std::set<std::string> channels_of(const Program& program, const Instruction& product);
 /// Does a product depend on another one, as in attention?
 bool is_chained(const Program& program);
+/// In the `index` of an access: by an index tile, in the shape of the result.
+inline constexpr std::int64_t kGathered = -1;
+/// Is an instruction a load by index tiles?
+bool is_gather(const Instruction& made);
+/// Is each element of a result computed from the operands' elements at the same place?
+inline bool is_pointwise(ir::Op op) {
+    return ir::is_elementwise(op) || op == ir::Op::random_bits;
+}
 
 /// An instruction of the given kind.
 Instruction make(Op op, std::vector<Value> operands, std::vector<Value> results = {});

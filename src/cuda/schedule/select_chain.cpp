@@ -22,8 +22,13 @@ class Chain {
     explicit Chain(Program& program) : p_(program), uses_(program) {}
 
     void run() {
+        bool looped = false;
         for (Instruction& made : p_.body.body) {
             if (made.is(ir::Op::dot)) throw Refused("a dot stands outside of a loop");
+            if (looped && is_gather(made)) {
+                throw Refused("it gathers by an index tile after its loops");
+            }
+            looped |= made.is(ir::Op::for_loop);
             if (made.is(ir::Op::for_loop)) nest(made);
         }
         each_instruction(p_.body, [](const Instruction& made) {
@@ -169,6 +174,7 @@ class Chain {
             throw Refused("a dot's inner dimension is no multiple of 16");
         }
         if (source != nullptr && source->is(ir::Op::load)) {
+            if (is_gather(*source)) throw Refused("an operand of a dot is gathered");
             if (shape[1] % kPanel != 0) {
                 throw Refused(fmt::format(
                     "an operand's rows have {} elements, not a multiple of 64", shape[1]));

@@ -224,6 +224,7 @@ void select_dots(Program& program) {
     if (has_chains(program)) return select_chain(program);
     each_instruction(program.body, [](const Instruction& made) {
         if (made.is(ir::Op::reduce)) throw Refused("it has the operation `reduce`");
+        if (is_gather(made)) throw Refused("it gathers by an index tile");
     });
     Instruction& loop = only_loop(program);
     if (constant_of(program, loop.operands[2]).value_or(0) <= 0) {

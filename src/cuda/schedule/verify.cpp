@@ -41,10 +41,11 @@ Broken first_block(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
-// V1: operands and results of an elementwise operation have one layout.
+// V1: operands and results of an elementwise operation, or of a gather, have one layout.
 Broken one_layout(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
-        if (made.op != Op::tile || !ir::is_elementwise(made.tile)) return std::nullopt;
+        const bool pointwise = made.op == Op::tile && is_pointwise(made.tile);
+        if (!pointwise && !is_gather(made)) return std::nullopt;
         const auto& layout = p.type(made.result()).layout;
         if (!p.is_tile(made.result())) return std::nullopt;
         if (!layout) return broken("%{} has no layout", p.value_name(made.result()));

@@ -1,0 +1,19 @@
+// tanh where its relative error does not matter, as in a soft cap of scores.
+#pragma once
+
+#include "ir/function.h"
+
+namespace tilewright::ir {
+
+struct SoftCapsReport {
+    int functions = 0;  ///< replaced
+    bool changed() const { return functions > 0; }
+};
+
+/// Replaces tanh(x) of f32 by 2 logistic(2 x) - 1 with the approximate logistic function, a third
+/// of the instructions on a GPU. The absolute error is below 2^-20; near 0 the relative one has no
+/// bound. So every reader must multiply by a constant of at most 128 or by tanh(x) itself, or add a
+/// constant.
+SoftCapsReport soft_caps(Function& function);
+
+}  // namespace tilewright::ir
