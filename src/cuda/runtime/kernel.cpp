@@ -92,7 +92,6 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
         user_error("cuda", "{}: expected at most {} bytes of shared memory on {} but got {}", name,
                    info.shared_bytes_per_block, info.name, dynamic_shared_bytes);
     }
-    expect_no_capture("cuda", fmt::format("{} to be loaded", name));
     // A kernel that somebody holds is not loaded again.
     struct Entry {
         std::weak_ptr<Module> module;
@@ -110,7 +109,9 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
         if (Kernel kernel = loaded(*known); kernel.module != nullptr) return kernel;
     }
     kLoaded->take_if([](const Key&, const Entry& known) { return known.module.expired(); });
-    unload_unused();
+    // Frameworks capture the first execution of a program, too. Loading a module allocates.
+    const AllocationDuringCapture loading;
+    if (!is_capturing()) unload_unused();
     const ContextScope scope(device);
     const Driver& cuda = driver();
     Kernel kernel;
