@@ -19,7 +19,7 @@ struct View {
     std::int64_t width = kPanelLanes;
     std::int64_t panel_stride = 0;
     bool in_array = false;  ///< the array itself, not a copy
-    bool placed = false;    ///< set by this program: the next one inside differs only in `data`
+    bool placed = false;    ///< set in this call: the next one inside differs only in `data`
     bool streams = false;   ///< of a StoreView: gets non-temporal stores
     std::int64_t part = 0;  ///< of a SubView: bytes from the start of the view that it is a part of
     // Of a LoadView in a loop, to predict the rectangle of the next iteration.

@@ -108,6 +108,7 @@ class WorkerLease {
     }
     ~WorkerLease() {
         worker_->private_arrays.clear();
+        worker_->views.clear();  // those of one call have the same strides in all programs
         free_workers().push_back(std::move(worker_));
     }
     WorkerLease(const WorkerLease&) = delete;
@@ -158,6 +159,14 @@ class Call {
                     for (; first + n < end; ++n) {
                         place(frame, first + n);
                         if (!neighbours.follows(frame, n)) break;
+                        if (n > 1 || !neighbours.is_linear()) continue;
+                        // The last one along the grid's last axis stands for all before it.
+                        const std::int64_t extent = arguments_.grid.back();
+                        const std::int64_t last =
+                            std::min(end - first, extent - first % extent) - 1;
+                        if (last <= n) continue;
+                        place(frame, first + last);
+                        if (neighbours.follows(frame, last)) n = last;
                     }
                     if (n > 1) neighbours.run(frame, n);
                 }
@@ -179,7 +188,6 @@ class Call {
         frame.arena = worker.arena.reserve(program_.arena_bytes);
         worker.slots = initial_slots_;
         worker.views.resize(program_.num_views);
-        for (View& view : worker.views) view.placed = false;
         worker.refs.resize(program_.refs.size());
         for (std::size_t i = 0; i < program_.refs.size(); ++i) {
             worker.refs[i] = ref(program_.refs[i], frame.arena);

@@ -35,10 +35,13 @@ Neighbours::Neighbours(const Program& program) : program_(program) {
             array_views_.push_back(to->view);
         } else if (const auto* store = std::get_if<Store>(&instruction)) {
             if (store->view < 0) return;
-        } else if (!std::holds_alternative<ScalarOp>(instruction) &&
-                   !std::holds_alternative<ScalarMove>(instruction) &&
-                   !std::holds_alternative<ScalarQuery>(instruction) &&
-                   !std::holds_alternative<SubView>(instruction) &&
+        } else if (const auto* op = std::get_if<ScalarOp>(&instruction)) {
+            compute(*op);
+        } else if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
+            if (varying_.contains(move->from)) varying_.insert(move->to);
+        } else if (const auto* query = std::get_if<ScalarQuery>(&instruction)) {
+            if (query->op == ir::Op::program_id) varying_.insert(query->out);
+        } else if (!std::holds_alternative<SubView>(instruction) &&
                    !std::holds_alternative<Halt>(instruction)) {
             return;
         }
@@ -53,6 +56,16 @@ Neighbours::Neighbours(const Program& program) : program_(program) {
         if (!add(operand.input < 0 ? op.out : op.in[operand.input])) return;
     }
     at_ = at;
+}
+
+void Neighbours::compute(const ScalarOp& op) {
+    const auto varying = std::count_if(op.in.begin(), op.in.begin() + op.num_inputs,
+                                       [&](std::uint32_t slot) { return varying_.contains(slot); });
+    if (varying == 0) return;
+    varying_.insert(op.out);
+    const bool sum = op.op == ir::Op::add || op.op == ir::Op::sub;
+    const bool linear = sum || (op.op == ir::Op::mul && varying == 1);
+    linear_ = linear_ && linear && op.dtype == DType::i64;
 }
 
 bool Neighbours::add(const StripSource& source) {

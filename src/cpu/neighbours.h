@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "cpu/execute.h"
@@ -24,6 +25,9 @@ class Neighbours {
     /// The same for the program that comes `n` after the first; true when its blocks lie where `n`
     /// steps from those of the first lead, and all else is equal.
     bool follows(Frame& frame, std::int64_t n);
+    /// True when positions are linear in the program's index along each axis of the grid: along an
+    /// axis, programs between two that follow the first then follow it as well.
+    bool is_linear() const { return linear_; }
     /// Runs the first `n` programs.
     void run(Frame& frame, std::int64_t n);
 
@@ -36,6 +40,8 @@ class Neighbours {
     };
 
     bool add(const StripSource& source);
+    /// Keeps track of the scalars that differ from program to program.
+    void compute(const ScalarOp& op);
     bool all_in_arrays(const Frame& frame) const;
     void set_row_stride(StripSource& source) const;
 
@@ -44,6 +50,8 @@ class Neighbours {
     Chain chain_;                        ///< of several programs
     std::int64_t rows_ = 0, lanes_ = 0;  ///< of one program
     int widest_ = 1;                     ///< bytes of an element
+    bool linear_ = true;
+    std::set<std::uint32_t> varying_;  ///< slots
     std::vector<Operand> operands_;
     std::vector<std::uint32_t> array_views_, slots_;
     std::vector<View> first_views_;

@@ -29,6 +29,12 @@ Value twice_each(Kernel& k, Value program, std::int64_t size) {
     return in_order(k, k.b.binary(Op::div, program, k.index(2)), size);
 }
 
+/// As in order for programs 0, 1 and the last.
+Value in_order_at_the_ends(Kernel& k, Value program, std::int64_t size) {
+    const Value square = k.b.binary(Op::mul, program, program);
+    return in_order(k, k.b.binary(Op::rem, square, k.index(30)), size);
+}
+
 struct Blocks {
     std::int64_t rows, lanes;
     std::int64_t missing = 0;  ///< lanes that the arrays lack
@@ -90,7 +96,9 @@ TEST(MachineNeighbours, BlocksOfManyShapes) {
                                  {17, 64, 0, 0, backwards},
                                  {1, 64, 0, 0, backwards},
                                  {17, 64, 0, 0, twice_each},
-                                 {1, 64, 0, 0, twice_each}}) {
+                                 {1, 64, 0, 0, twice_each},
+                                 {17, 64, 0, 0, in_order_at_the_ends},
+                                 {1, 64, 0, 0, in_order_at_the_ends}}) {
         for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64}) {
             Elementwise kernel(blocks, dtype);
             ir::Builder& b = kernel.test.k.b;
