@@ -124,6 +124,12 @@ def prepare(job):
             with scope():
                 return F.scaled_dot_product_attention(q, k, v, **options)
 
+        if job.get("backend") == "triton":
+            import triton_kernels
+
+            def forward():
+                return triton_kernels.attention(q, k, v, job["causal"])
+
         if job.get("backend") in flash_attention.MODULES:
             q, k, v = rows_in_memory(q, k, v, backward)
             flash = flash_attention.flash_attention(job["backend"], job["causal"])
@@ -172,6 +178,12 @@ def prepare(job):
 
         def forward():
             return x @ y
+
+        if job.get("backend") == "triton":
+            import triton_kernels
+
+            def forward():
+                return triton_kernels.product(x, y)
 
         inputs = [x, y]
     elif job["operation"] in ("rms_norm", "layer_norm"):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times XLA's own operations, through JAX, for `tilewright bench --baseline xla`.
+"""Times XLA's own operations, and those of Pallas, through JAX, for `tilewright bench --baseline xla`
+and `pallas`.
 
 Standard input and output as in torch_baseline.py.
 """
@@ -27,6 +28,12 @@ def definition(job):
             return jax.nn.dot_product_attention(
                 q, k, v, is_causal=job["causal"], implementation="xla"
             )
+
+        if job.get("backend") == "pallas":
+            from jax.experimental.pallas.ops.gpu import attention as pallas
+
+            def attention(q, k, v):
+                return pallas.mha(q, k, v, None, dim**-0.5, job["causal"])
 
         return attention, shapes
     if operation == "matmul":

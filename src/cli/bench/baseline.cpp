@@ -214,7 +214,7 @@ void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
 }
 
 Variant python_baseline(const nlohmann::json& job, const std::string& name) {
-    const bool xla = name == "xla";
+    const bool xla = name == "xla" || name == "pallas";
     const fs::path root = checkout(name);
     PreparedHelper prepared;
     if (auto found = prepared_helpers().extract(job.dump())) {

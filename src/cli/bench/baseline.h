@@ -12,9 +12,10 @@
 namespace tilewright::cli {
 
 /// A variant called `name` that runs `job` in a helper process, which lives as long as the variant:
-/// bench/xla_baseline.py if the name is "xla", else bench/torch_baseline.py. The interpreter is
-/// TILEWRIGHT_PYTHON, else `.venv/bin/python` of the working directory or the checkout, else
-/// python3. UserError if it cannot be started or lacks the framework, and without a checkout.
+/// bench/xla_baseline.py if the name is "xla" or "pallas", else bench/torch_baseline.py. The
+/// interpreter is TILEWRIGHT_PYTHON, else `.venv/bin/python` of the working directory or the
+/// checkout, else python3. UserError if it cannot be started or lacks the framework, and without a
+/// checkout.
 Variant python_baseline(const nlohmann::json& job, const std::string& name);
 
 /// The checkout that has the helpers in bench/: the nearest folder above the program, else the

@@ -101,6 +101,16 @@ std::string check_seconds(const std::string& text) {
     return "expected a number above 0 and at most 3600 but got " + text;
 }
 
+std::string check_baselines(const std::string& text) {
+    const CLI::Validator known = one_of(
+        {"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn", "numba", "halide",
+         "cudnn", "fa2", "fa2-causal", "fa3", "fa4", "sdpa-mask", "pallas", "triton", "none"});
+    for (const std::string& one : CLI::detail::split(text, ',')) {
+        if (const std::string error = known(one); !error.empty()) return error;
+    }
+    return "";
+}
+
 void run(const Options& options, const CLI::App& command, Console& console) {
     const auto& benchmark =
         *std::find_if(benchmarks().begin(), benchmarks().end(),
@@ -133,6 +143,8 @@ void run(const Options& options, const CLI::App& command, Console& console) {
                                                       {"no-deterministic", !bench.deterministic},
                                                       {"engine", !bench.engine.empty()},
                                                       {"precision", !bench.precision.empty()}};
+    if (!gpu && bench.baseline.find(',') != std::string::npos)
+        user_error("bench", "expected one --baseline on a CPU but got {}", bench.baseline);
     for (const auto& [option, given] : gpu_alone)
         if (given && !gpu) user_error("bench", "expected --{} with --device cuda", option);
     if (bench.autotune && !gpu && options.operation != "attention")
@@ -229,11 +241,10 @@ void add_bench(CLI::App& app, Console& console) {
                      "torch, xla, onednn (matmul), none; cpu: onednn, torch, torch-compile, numba, "
                      "halide, by default all that are there; cuda: cudnn, fa2, torch-flex, torch, "
                      "of flex also fa2-causal and sdpa-mask, by default all that are there, and by "
-                     "name fa3, fa4, xla, torch-compile (norm)")
+                     "name fa3, fa4, xla, pallas and triton (attention, matmul), torch-compile "
+                     "(norm); on cuda several with commas between them")
         ->type_name("NAME")
-        ->check(
-            one_of({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn", "numba",
-                    "halide", "cudnn", "fa2", "fa2-causal", "fa3", "fa4", "sdpa-mask", "none"}));
+        ->check(CLI::Validator(check_baselines, ""));
     command->add_flag(
         "--sweep", bench.sweep,
         "cuda: attention of lengths from 512 to 131072, batch x length 32768, and odd lengths; "

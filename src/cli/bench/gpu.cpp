@@ -192,7 +192,7 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
         const auto peers = [&](bool backward) {
             std::vector<GpuPeer> result;
             if (!plain) return result;
-            for (const char* backend : {"cudnn", "fa2", "fa3", "fa4", "xla"}) {
+            for (const char* backend : {"cudnn", "fa2", "fa3", "fa4", "xla", "pallas", "triton"}) {
                 nlohmann::json job = bench.job("attention", backward);
                 job.update({{"backend", backend},
                             {"batch", sizes.batch},
@@ -347,6 +347,8 @@ void bench_matmul_gpu(const BenchOptions& options, Report& report) {
     const Tensor z = Tensor::empty(options.dtype, {n, n}, options.device);
     nlohmann::json job = bench.job("matmul", false);
     job.update({{"m", n}, {"n", n}, {"k", n}});
+    nlohmann::json by_triton = job;
+    by_triton["backend"] = "triton";
     Row& row = bench.measure({fmt::format("matmul {0} x {0} x {0} {1}", n, name(options.dtype)),
                               "forward",
                               [&] {
@@ -355,7 +357,7 @@ void bench_matmul_gpu(const BenchOptions& options, Report& report) {
                               2 * std::pow(static_cast<double>(n), 3),
                               false,
                               0,
-                              {{"torch", job}, {"xla", job}}});
+                              {{"torch", job}, {"xla", job}, {"triton", by_triton}}});
     if (options.check) {  // two rows
         const Array a = to_array(x.slice(0, n / 2, 2).contiguous()), b = to_array(y),
                     c = to_array(z.slice(0, n / 2, 2).contiguous());

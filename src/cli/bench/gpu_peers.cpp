@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <ostream>
+#include <string_view>
 #include <thread>
 
 #include "cli/bench/baseline.h"
@@ -126,9 +129,13 @@ nlohmann::json GpuBench::job(const char* operation, bool backward) const {
 }
 
 bool GpuBench::wants(const std::string& peer) const {
-    const bool by_name = peer == "xla" || peer == "fa3" || peer == "fa4" || peer == "torch-compile";
-    return options_.baseline == peer || (options_.baseline == "auto" && !by_name) ||
-           peer == kThroughTorch;
+    constexpr std::string_view kByName[] = {"xla",           "fa3",    "fa4",
+                                            "torch-compile", "triton", "pallas"};
+    const bool by_name =
+        std::find(std::begin(kByName), std::end(kByName), peer) != std::end(kByName);
+    const std::string asked = "," + options_.baseline + ",";
+    return asked.find("," + peer + ",") != std::string::npos ||
+           (options_.baseline == "auto" && !by_name) || peer == kThroughTorch;
 }
 
 Variant GpuBench::timed(const char* name, const std::function<void()>& work,

@@ -46,8 +46,8 @@ class GpuBench {
     Row& measure(const GpuWork& work);
     /// The job that all peers of these options share.
     nlohmann::json job(const char* operation, bool backward) const;
-    /// Whether to compare with a peer: by default those of PyTorch; XLA, FlashAttention-3 and -4
-    /// and torch.compile only by name.
+    /// Whether to compare with a peer: by default those of PyTorch; XLA, Pallas, Triton,
+    /// FlashAttention-3 and -4 and torch.compile only by name.
     bool wants(const std::string& peer) const;
     const BenchOptions& options() const { return options_; }
 
