@@ -1,8 +1,10 @@
 // Compiled runs give what their steps give one after the other.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <random>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "cpu/simd/kernels.h"
 #include "cpu/simd/run_compiler.h"
+#include "tilewright/system.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -195,8 +198,38 @@ TEST_P(RunCompiler, LeavesWhatItDoesNotKnow) {
     EXPECT_EQ(compile(std::vector{narrow}), nullptr);
 }
 
+TEST(RunCompilerSwitch, TurnsMachineCodeOff) {
+    const char* const jit = std::getenv("TILEWRIGHT_JIT");
+    if (jit == nullptr || std::string(jit) != "0") GTEST_SKIP() << "TILEWRIGHT_JIT is not 0";
+    const FusedShape load{{Op::load, DType::f32}, {FusedPlace{Kind::lanes}}};
+    EXPECT_EQ(compile_run({&load, 1}, 32), nullptr);
+    EXPECT_EQ(compile_run({&load, 1}, 64), nullptr);
+}
+
 INSTANTIATE_TEST_SUITE_P(Tables, RunCompiler, testing::ValuesIn(available_kernels()),
                          [](const auto& table) { return std::string(table.param->name); });
+
+/// Fills the memo of runs, and so comes last: tests with parameters run in their order here.
+class RunCompilerMemo : public testing::TestWithParam<int> {};
+
+TEST_P(RunCompilerMemo, KeepsFourThousandRuns) {
+    const FusedShape load{{Op::load, DType::f32}, {FusedPlace{Kind::lanes}}};
+    const int bytes = kernels().vector_bytes;
+    if (!kernels().fused.run || !compile_run({&load, 1}, bytes)) {
+        GTEST_SKIP() << "no code at run time";
+    }
+    for (unsigned seed = 0; seed < 5000; ++seed) compile_run(RandomRun(seed).shapes, bytes);
+    const auto counts = cache_counts();
+    const auto runs = std::find_if(counts.begin(), counts.end(), [](const CacheCount& each) {
+        return each.name == "machine code of CPU programs";
+    });
+    ASSERT_NE(runs, counts.end());
+    EXPECT_EQ(runs->entries, 4096U);
+    EXPECT_EQ(runs->evictions, 0U);
+    EXPECT_NE(compile_run({&load, 1}, bytes), nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Last, RunCompilerMemo, testing::Values(0));
 
 }  // namespace
 }  // namespace tilewright::cpu

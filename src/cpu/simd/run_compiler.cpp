@@ -8,14 +8,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "cpu/simd/x86_encoder.h"
+#include "support/memo.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -507,7 +506,6 @@ void RunCompiler::fma_step(const FusedShape& shape) {
 
 /// A run with its code.
 struct CompiledRun {
-    std::vector<FusedShape> shapes;
     std::int64_t vector_bytes = 0;
     std::vector<std::size_t> stores;  ///< operands
     Rows plain = nullptr, streaming = nullptr;
@@ -582,13 +580,13 @@ std::optional<std::vector<std::uint8_t>> rows_code(std::span<const FusedShape> s
     return std::nullopt;
 }
 
-bool compile_code(CompiledRun& run) {
+bool compile_code(CompiledRun& run, std::span<const FusedShape> shapes) {
     const bool wide = run.vector_bytes == 64;
-    const auto plain = rows_code(run.shapes, wide, false);
+    const auto plain = rows_code(shapes, wide, false);
     if (!plain) return false;
-    const auto streaming = rows_code(run.shapes, wide, true);
+    const auto streaming = rows_code(shapes, wide, true);
     std::size_t operands = 0;
-    for (const FusedShape& shape : run.shapes) {
+    for (const FusedShape& shape : shapes) {
         const bool stores = shape.key.op == Op::store && shape.place[0].kind == Kind::lanes;
         if (stores) run.stores.push_back(operands);
         operands += static_cast<std::size_t>(
@@ -618,6 +616,24 @@ bool compile_code(CompiledRun& run) {
     return true;
 }
 
+/// The numbers that tell runs apart.
+std::vector<int> key_of(std::span<const FusedShape> shapes, int vector_bytes) {
+    std::vector<int> key{vector_bytes};
+    for (const FusedShape& shape : shapes) {
+        const FusedKey& what = shape.key;
+        key.insert(key.end(),
+                   {static_cast<int>(what.op), static_cast<int>(what.in),
+                    static_cast<int>(what.out), what.value, static_cast<int>(what.reduction)});
+        for (const FusedPlace& place : shape.place) {
+            key.push_back(static_cast<int>(place.kind));
+            key.push_back(place.temporary);
+            key.push_back(place.base);
+            key.push_back(place.shift);
+        }
+    }
+    return key;
+}
+
 }  // namespace
 
 void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const FusedCall& call) {
@@ -626,21 +642,20 @@ void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const 
         return text == nullptr || std::string_view(text) != "0";
     }();
     if (!wanted) return nullptr;
-    static std::mutex mutex;
-    static auto& runs = *new std::deque<CompiledRun>;  // code refers to them to the end
-    const std::scoped_lock lock(mutex);
-    for (const CompiledRun& run : runs) {
-        if (run.vector_bytes == vector_bytes && std::ranges::equal(run.shapes, shapes))
-            return run.function;
-    }
-    // Runs differ by their steps, not by constants or sizes; what comes later goes step by step.
+    // Runs differ by their steps, not by constants or sizes. Programs refer to the code of a run,
+    // so none is evicted; what comes later goes step by step.
     constexpr std::size_t kMostRuns = 4096;
-    if (runs.size() == kMostRuns) return nullptr;
-    CompiledRun& run = runs.emplace_back();
-    run.shapes.assign(shapes.begin(), shapes.end());
-    run.vector_bytes = vector_bytes;
-    if (!compile_code(run)) run.function = nullptr;
-    return run.function;
+    static auto* const kRuns =
+        new Memo<std::vector<int>, const CompiledRun*>("machine code of CPU programs", kMostRuns);
+    const std::vector<int> key = key_of(shapes, vector_bytes);
+    if (const auto known = kRuns->find(key)) return (*known)->function;
+    if (kRuns->size() >= kMostRuns) return nullptr;
+    auto* const run = new CompiledRun;
+    run->vector_bytes = vector_bytes;
+    if (!compile_code(*run, shapes)) run->function = nullptr;
+    const CompiledRun* const kept = kRuns->put(key, run);
+    if (kept != run) delete run;  // another thread was first
+    return kept->function;
 }
 
 }  // namespace tilewright::cpu
