@@ -170,6 +170,13 @@ TEST(Sm90Engine, RefusesModsWithoutExceptions) {
     const Mod narrow = [](auto s, auto, auto, auto q, auto) { return s + (q * q).to(f16).to(f32); };
     EXPECT_THAT(refusal_of(with_mod(narrow)),
                 HasSubstr("expected integers below 2^24 in a cast to f16"));
+    const Mod stepped = [](auto s, auto, auto, auto, auto) { return nextafter(s, 1.0); };
+    EXPECT_EQ(refusal_of(with_mod(stepped)), "supported");
+    EXPECT_EQ(refusal_of(with_mod(stepped), Pass::backward),
+              "[attention (sm90)] score_mod: expected ops with a derivative but got nextafter");
+    const Capture bytes = capture(Tensor::zeros(f8e4m3, {64}));
+    const Mod of_bytes = [bytes](auto s, auto, auto, auto q, auto) { return s + bytes[q].to(f32); };
+    EXPECT_THAT(refusal_of(with_mod(of_bytes)), HasSubstr("but got f8e4m3"));
     const Capture table = capture(Tensor::zeros(f32, {64}));
     const Mod by_query = [table](auto s, auto, auto, auto q, auto) { return s + table[q]; };
     AttentionSpec spec = with_mod(by_query);

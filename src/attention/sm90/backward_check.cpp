@@ -53,13 +53,13 @@ std::optional<Refusal> differentiate(BackwardDesc& desc,
         facts.captures[i].differentiated = captures[i].differentiable;
     }
     desc.score_mod = find_mod_text(mod, facts);
-    if (!desc.score_mod->refusal.empty()) return Refusal{desc.score_mod->refusal};
+    if (!desc.score_mod->refusal.empty()) return refusal(desc.score_mod->refusal);
     if (desc.over_128()) {
         ScoreModFacts by_query =
             score_mod_facts(captures, desc.q_len, desc.kv_len, /*columns_are_keys=*/true);
         by_query.derivative = true;
         desc.query_score_mod = find_mod_text(mod, by_query);
-        if (!desc.query_score_mod->refusal.empty()) return Refusal{desc.query_score_mod->refusal};
+        if (!desc.query_score_mod->refusal.empty()) return refusal(desc.query_score_mod->refusal);
     }
     if (!desc.deterministic) return std::nullopt;
     for (const CaptureGradient& gradient : desc.score_mod->gradients) {

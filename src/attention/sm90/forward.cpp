@@ -201,7 +201,7 @@ std::optional<Refusal> complete(ForwardDesc& desc, const std::shared_ptr<const i
     if (mod == nullptr) return std::nullopt;
     if (const std::string rule = broken_rule(*mod, captures); !rule.empty()) return refusal(rule);
     desc.score_mod = find_mod_text(mod, score_mod_facts(captures, desc.q_len, desc.kv_len));
-    if (!desc.score_mod->refusal.empty()) return Refusal{desc.score_mod->refusal};
+    if (!desc.score_mod->refusal.empty()) return refusal(desc.score_mod->refusal);
     return std::nullopt;
 }
 

@@ -115,7 +115,13 @@ ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& fact
         options.refs.push_back(capture.differentiated && !capture.empty);
     }
     ir::Function derivative = straight;
-    std::vector<ir::GatherGradient> gathers = ir::differentiate(derivative, options).gathers;
+    ir::DifferentiateReport report = ir::try_differentiate(derivative, options);
+    if (!report.refusal.empty()) {
+        ScoreModText none;
+        none.refusal = "score_mod: " + report.refusal;
+        return none;
+    }
+    std::vector<ir::GatherGradient>& gathers = report.gathers;
 
     // Both in one function: the new score, then the derivative for a cotangent of 1.
     ir::Function both;
@@ -150,13 +156,7 @@ std::shared_ptr<const ScoreModText> find_mod_text(const std::shared_ptr<const ir
     static auto* const kTexts = new Memo<Key, Text>("texts of mods of the Hopper engine", 512);
     static std::atomic<std::uint64_t> last = 0;
     return kTexts->get({Identity(mod), facts}, [&] {
-        auto text = std::make_shared<ScoreModText>();
-        // The writers of scalar text throw if an operation has no text.
-        try {
-            *text = score_mod_header(*mod, facts);
-        } catch (const UserError& error) {
-            text->refusal = error.what();
-        }
+        auto text = std::make_shared<ScoreModText>(score_mod_header(*mod, facts));
         text->number = ++last;
         return text;
     });
@@ -165,7 +165,7 @@ std::shared_ptr<const ScoreModText> find_mod_text(const std::shared_ptr<const ir
 std::shared_ptr<const ScoreModText> kept_mod_text(const std::shared_ptr<const ir::Function>& mod,
                                                   const ScoreModFacts& facts) {
     std::shared_ptr<const ScoreModText> text = find_mod_text(mod, facts);
-    if (!text->refusal.empty()) throw UserError(text->refusal);
+    if (!text->refusal.empty()) user_error(kOperation, "{}", text->refusal);
     return text;
 }
 

@@ -80,15 +80,15 @@ struct ScoreModText {
     bool affine = false;
     std::vector<CaptureGradient> gradients;  ///< in the order of their words
     std::uint64_t number = 0;  ///< set by find_mod_text, unique: stands for the text in keys
-    std::string refusal;       ///< set by find_mod_text: why there is no text; empty: there is one
+    std::string refusal;       ///< why there is no text; empty: there is one
 };
 
 /// A mod has the parameters score (f32), b, h, q, kv (i64) and one Ref per capture, and yields the
 /// new score. For the backward pass the text also has its derivative, and the gradients of the
-/// captures that facts.captures selects. UserError naming the op that has no text.
+/// captures that facts.captures selects. A refusal names an op without text or derivative.
 ScoreModText score_mod_header(const ir::Function& mod, const ScoreModFacts& facts);
 
-/// The same with a number or a refusal, cached for later calls with this mod and these facts.
+/// The same with a number, cached for later calls with this mod and these facts.
 std::shared_ptr<const ScoreModText> find_mod_text(const std::shared_ptr<const ir::Function>& mod,
                                                   const ScoreModFacts& facts);
 /// The same; UserError if there is no text.

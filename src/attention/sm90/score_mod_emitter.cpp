@@ -19,6 +19,7 @@ Emitter::Emitter(const ir::Function& function, const ScoreModFacts& facts,
         } else {
             define(instruction);
         }
+        if (!refusal_.empty()) return;
     }
     TW_ASSERT(!results_.empty());
     for (const ir::GatherGradient& gather : gathers) gathers_.push_back(gather_of(gather));
@@ -57,8 +58,11 @@ void Emitter::define(const ir::Instruction& instruction) {
                           instruction.op == Op::extent || instruction.op == Op::load ||
                           instruction.op == Op::random_bits;
     if (!has_text || !function_.type(instruction.result()).is_scalar()) {
-        user_error(kOperation, "score_mod: expected elementwise ops and gathers but got {}",
-                   name(instruction.op));
+        return refuse("expected elementwise ops and gathers but got {}", name(instruction.op));
+    }
+    if (const DType held = dtype(instruction.result()); is_float(held) && size_of(held) == 1) {
+        return refuse("expected scalars of at least 16 bits where they are floats but got {}",
+                      name(held));
     }
     Info& result = info(instruction.result());
     result.instruction = &instruction;
@@ -166,7 +170,7 @@ std::string Emitter::base(Value value, Place place) {
         operands.push_back({base(in, place), dtype(in), range(in)});
     }
     return local(place, cuda::held_type(dtype(value), range(value)), name,
-                 cuda::scalar_expression(instruction, dtype(value), range(value), operands));
+                 scalar_expression(value, operands));
 }
 
 std::string Emitter::expression(Value value, Place place) {
@@ -194,7 +198,17 @@ std::string Emitter::expression(Value value, Place place) {
     for (Value in : it.instruction->operands) {
         operands.push_back({use(in, place), dtype(in), range(in)});
     }
-    return cuda::scalar_expression(*it.instruction, dtype(value), it.range, operands);
+    return scalar_expression(value, operands);
+}
+
+/// Text of an elementwise op; 0 if it has none, after which there is no header.
+std::string Emitter::scalar_expression(Value value, std::span<const cuda::ScalarOperand> operands) {
+    const ir::Instruction& instruction = *info(value).instruction;
+    const std::string reason = cuda::no_scalar_expression(instruction, dtype(value), operands);
+    if (reason.empty())
+        return cuda::scalar_expression(instruction, dtype(value), range(value), operands);
+    refuse("{}", reason);
+    return "0";
 }
 
 /// Comparisons of positions whose difference is known for each register become comparisons with a

@@ -250,13 +250,17 @@ std::string Emitter::gradient_places() {
 }
 
 ScoreModText Emitter::header() {
+    ScoreModText made;
+    made.refusal = refusal_;
+    if (!refusal_.empty()) return made;
     const std::string result = exponent(results_[0]);
     const std::string exponent_text = std::exchange(text(Place::element), "");
     start_elements();
     const std::string score = use(results_[0], Place::element);
     const std::string score_text = std::exchange(text(Place::element), "");
     const std::string derivative = results_.size() > 1 ? gradients() : "";
-    ScoreModText made;
+    made.refusal = refusal_;
+    if (!refusal_.empty()) return made;
     made.affine = affine_;
     for (const Gather& gather : gathers_) made.gradients.push_back(gather.gradient);
     made.text = fmt::format(

@@ -74,6 +74,7 @@ class Emitter {
     Emitter(const ir::Function& function, const ScoreModFacts& facts,
             std::span<const ir::GatherGradient> gathers);
 
+    /// Text, or a refusal.
     ScoreModText header();
 
   private:
@@ -105,6 +106,12 @@ class Emitter {
     }
     std::string temporary() { return fmt::format("x{}", temporaries_++); }
 
+    template <typename... Args>
+    void refuse(fmt::format_string<Args...> format, Args&&... args) {
+        if (refusal_.empty())
+            refusal_ = "score_mod: " + fmt::format(format, std::forward<Args>(args)...);
+    }
+
     void read_parameters();
     void define(const ir::Instruction& instruction);
     void analyse_affine(const ir::Instruction& instruction, Info& result);
@@ -115,6 +122,7 @@ class Emitter {
     std::string use(Value value, Place place);
     std::string base(Value value, Place place);
     std::string expression(Value value, Place place);
+    std::string scalar_expression(Value value, std::span<const cuda::ScalarOperand> operands);
     std::string comparison(Value value, Place place);
     std::string load(Value value, Place place);
     Value clamped(Value index, Value ref, std::size_t dim);
@@ -159,7 +167,7 @@ class Emitter {
     std::set<std::tuple<Place, char, Value>> written_;
     std::map<std::pair<Place, Value>, LinearForm> forms_;
     std::set<Value> members_;
-    std::string member_text_, column_text_;
+    std::string member_text_, column_text_, refusal_;
     int temporaries_ = 0;
     bool affine_ = false;  // see ScoreModText
 };

@@ -131,10 +131,6 @@ std::string float_expression(const ir::Instruction& instruction, DType dtype,
         return fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
     }
     const ir::FunctionInfo::Cuda function = float_function(op);
-    if (function.f32.empty()) {
-        user_error(kOperation, "expected an op with CUDA text for {} but got {}", name(dtype),
-                   name(op));
-    }
     const auto* math = std::get_if<ir::MathAttributes>(&instruction.attributes);
     const bool approx = math != nullptr && math->approx && !function.approx.empty();
     if (dtype == DType::f64) return call(function.f64, in);
@@ -149,10 +145,6 @@ std::string cast_expression(DType from, DType to, const ir::Interval& range,
                             const ir::Interval& result, const std::string& in) {
     if (to == DType::boolean) return from == DType::boolean ? in : fmt::format("{} != 0", in);
     if (is_float(to)) {
-        if (is_integer(from) && size_of(to) == 2 && !exact_in_f32(range)) {
-            user_error(kOperation, "expected integers below 2^24 in a cast to {} but got any {}",
-                       name(to), name(from));
-        }
         const std::string wide = scalar_type(to);
         return scalar_type(from) == wide
                    ? rounded(to, in)
@@ -235,9 +227,38 @@ std::string held_type(DType dtype, const ir::Interval& range) {
                                                                         : scalar_type(dtype);
 }
 
+std::string no_scalar_expression(const ir::Instruction& instruction, DType result_dtype,
+                                 std::span<const ScalarOperand> operands) {
+    const Op op = instruction.op;
+    const DType dtype = operands.empty() ? result_dtype : operands[0].dtype;
+    if (op == Op::cast) {
+        if (!is_float(result_dtype) || size_of(result_dtype) != 2 || !is_integer(dtype) ||
+            exact_in_f32(operands[0].range)) {
+            return {};
+        }
+        return fmt::format("expected integers below 2^24 in a cast to {} but got any {}",
+                           name(result_dtype), name(dtype));
+    }
+    if (op == Op::bitcast) {
+        if (size_of(result_dtype) >= 4 || !(is_float(result_dtype) || is_float(dtype))) return {};
+        return fmt::format("expected bitcasts of 32 or 64 bits but got one from {} to {}",
+                           name(dtype), name(result_dtype));
+    }
+    const bool has_text =
+        op == Op::random_bits || op == Op::select || op == Op::neg || op == Op::clamp ||
+        plain_operator(op) != nullptr ||
+        (is_float(dtype) ? op == Op::isnan || !float_function(op).f32.empty()
+                         : op == Op::abs || op == Op::sign || op == Op::bitwise_not ||
+                               integer_function(op) != nullptr);
+    if (has_text) return {};
+    return fmt::format("expected an op with CUDA text for {} but got {}", name(dtype), name(op));
+}
+
 std::string scalar_expression(const ir::Instruction& instruction, DType result_dtype,
                               const ir::Interval& result, std::span<const ScalarOperand> operands) {
     const Op op = instruction.op;
+    const std::string refusal = no_scalar_expression(instruction, result_dtype, operands);
+    if (!refusal.empty()) user_error(kOperation, "{}", refusal);
     std::vector<std::string> in;
     for (const ScalarOperand& operand : operands) in.push_back(operand.text);
     if (op == Op::random_bits) return call("scalar::philox", in);
@@ -246,10 +267,6 @@ std::string scalar_expression(const ir::Instruction& instruction, DType result_d
     }
     if (op == Op::bitcast) {
         const std::string from = scalar_type(operands[0].dtype), to = scalar_type(result_dtype);
-        if (size_of(result_dtype) < 4 && (is_float(result_dtype) || is_float(operands[0].dtype))) {
-            user_error(kOperation, "expected bitcasts of 32 or 64 bits but got one from {} to {}",
-                       name(operands[0].dtype), name(result_dtype));
-        }
         return fmt::format("__builtin_bit_cast({}, static_cast<{}>({}))", to, from, in[0]);
     }
     if (op == Op::select) return fmt::format("{} ? {} : {}", in[0], in[1], in[2]);
@@ -302,11 +319,8 @@ std::string scalar_expression(const ir::Instruction& instruction, DType result_d
         text = fmt::format("{} >> {}", in[0], in[1]);
     } else if (function != nullptr && (wraps || plain_operator(op) == nullptr || divides)) {
         text = fmt::format("scalar::{}({}, {})", function, in[0], in[1]);
-    } else if (plain_operator(op) != nullptr) {
-        text = fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
     } else {
-        user_error(kOperation, "expected an op with CUDA text for {} but got {}", name(dtype),
-                   name(op));
+        text = fmt::format("{} {} {}", in[0], plain_operator(op), in[1]);
     }
     if (comparison) return text;
     const std::string held = held_type(result_dtype, result);

@@ -32,10 +32,13 @@ struct ScalarOperand {
     ir::Interval range;  ///< of integers
 };
 
+/// Why an elementwise op has no CUDA text for these types; empty: it has one.
+std::string no_scalar_expression(const ir::Instruction& instruction, DType result_dtype,
+                                 std::span<const ScalarOperand> operands);
+
 /// Text of one elementwise op (unary, binary, comparison, ternary, convert, random_bits), over
 /// cuda/device/scalar.cuh. `result`: the range of the result (ir::result_range), which is held in
-/// held_type(result_dtype, result). UserError naming the op when it has no CUDA text for these
-/// types.
+/// held_type(result_dtype, result). UserError if there is none.
 std::string scalar_expression(const ir::Instruction& instruction, DType result_dtype,
                               const ir::Interval& result, std::span<const ScalarOperand> operands);
 

@@ -39,6 +39,11 @@ Cotangent Derivatives::add(Cotangent a, Cotangent b) {
                            broadcast_condition(b.condition, shape))};
 }
 
+std::vector<Cotangent> Derivatives::refuse(const Instruction& instruction, std::string_view what) {
+    if (refusal_.empty()) refusal_ = fmt::format("expected ops with a derivative but got {}", what);
+    return std::vector<Cotangent>(instruction.operands.size());
+}
+
 std::vector<Cotangent> Derivatives::operands(const Instruction& instruction, Cotangent d) {
     const auto& in = instruction.operands;
     switch (instruction.op) {
@@ -85,7 +90,7 @@ std::vector<Cotangent> Derivatives::operands(const Instruction& instruction, Cot
     }
     if (in.size() == 1) return unary(instruction, d);
     if (in.size() == 2 && is_elementwise(instruction.op)) return binary(instruction, d);
-    user_error("differentiate", "expected ops with a derivative but got {}", name(instruction.op));
+    return refuse(instruction, name(instruction.op));
 }
 
 std::vector<Cotangent> Derivatives::unary(const Instruction& instruction, Cotangent d) {
@@ -143,8 +148,7 @@ std::vector<Cotangent> Derivatives::unary(const Instruction& instruction, Cotang
         case Op::bitcast:
             return {{}};
         default:
-            user_error("differentiate", "expected ops with a derivative but got {}",
-                       name(instruction.op));
+            return refuse(instruction, name(instruction.op));
     }
 }
 
@@ -178,8 +182,7 @@ std::vector<Cotangent> Derivatives::binary(const Instruction& instruction, Cotan
                     where(b_.binary(Op::gt, a, like(a, 0)), by_b)};
         }
         default:
-            user_error("differentiate", "expected ops with a derivative but got {}",
-                       name(instruction.op));
+            return refuse(instruction, name(instruction.op));
     }
 }
 
@@ -222,8 +225,7 @@ std::vector<Cotangent> Derivatives::reduce(const Instruction& instruction, Cotan
     const Value all = spread(materialise(d));
     if (attributes.kind == Reduction::sum) return {{all, {}}};
     if (attributes.kind != Reduction::max && attributes.kind != Reduction::min) {
-        user_error("differentiate", "expected sum, max or min but got reduce {}",
-                   name(attributes.kind));
+        return refuse(instruction, fmt::format("reduce {}", name(attributes.kind)));
     }
     // Equal extremes share the cotangent.
     const Value hit = b_.binary(Op::eq, wide(x), spread(wide(instruction.result())));

@@ -1,6 +1,8 @@
 // The derivative of each op: how the cotangent of its result reaches its operands.
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/builder.h"
@@ -25,8 +27,11 @@ class Derivatives {
     explicit Derivatives(Builder& builder) : b_(builder) {}
 
     /// The cotangents of the operands, given that of the result; empty for operands that have none.
-    /// UserError if the op has no derivative.
+    /// An op without a derivative sets `refusal`.
     std::vector<Cotangent> operands(const Instruction& instruction, Cotangent result);
+
+    /// The first op that has no derivative; empty: all have one.
+    const std::string& refusal() const { return refusal_; }
 
     Cotangent add(Cotangent a, Cotangent b);
     /// The cotangent as one value, 0 where its condition does not hold.
@@ -53,7 +58,11 @@ class Derivatives {
     /// A condition or value broadcast to a shape.
     Value broadcast_condition(Value condition, const Shape& shape);
 
+    /// No cotangents, since the op `what` has no derivative.
+    std::vector<Cotangent> refuse(const Instruction& instruction, std::string_view what);
+
     Builder& b_;
+    std::string refusal_;
 };
 
 }  // namespace tilewright::ir

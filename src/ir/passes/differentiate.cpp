@@ -30,9 +30,8 @@ class Differentiation {
                 active_[parameter] = true;
                 if (!is_ref) {
                     if (!is_float(function.type(parameter).dtype)) {
-                        user_error("differentiate", "expected a float parameter but {} is {}",
-                                   function.value_name(parameter),
-                                   to_string(function.type(parameter)));
+                        refuse("expected a float parameter but {} is {}",
+                               function.value_name(parameter), to_string(function.type(parameter)));
                     }
                     chosen_.push_back(parameter);
                 }
@@ -41,6 +40,21 @@ class Differentiation {
     }
 
     void run(DifferentiateReport& report) {
+        report.refusal = refusal();
+        if (report.refusal.empty()) append(report);
+        report.refusal = refusal();
+    }
+
+  private:
+    template <typename... Args>
+    void refuse(fmt::format_string<Args...> format, Args&&... args) {
+        if (refusal_.empty()) refusal_ = fmt::format(format, std::forward<Args>(args)...);
+    }
+    const std::string& refusal() const {
+        return refusal_.empty() ? derivatives_.refusal() : refusal_;
+    }
+
+    void append(DifferentiateReport& report) {
         const std::vector<Value> outputs = function_.body.terminator().operands;
         function_.body.body.pop_back();
         const std::size_t count = function_.body.body.size();
@@ -48,13 +62,14 @@ class Differentiation {
         for (Value output : outputs) {
             const Type& type = function_.type(output);
             if (!is_float(type.dtype)) {
-                user_error("differentiate", "expected float results of @{} but got {}",
-                           function_.name, to_string(type));
+                return refuse("expected float results of @{} but got {}", function_.name,
+                              to_string(type));
             }
             const Value cotangent = add_cotangent_parameter(type);
             if (is_active(output)) accumulate(output, {cotangent, {}});
         }
         for (std::size_t i = count; i-- > 0;) backward(function_.body.body[i]);
+        if (!refusal().empty()) return;
 
         std::vector<Value> results;
         for (Value parameter : chosen_) {
@@ -77,7 +92,6 @@ class Differentiation {
         builder_.yield(results);
     }
 
-  private:
     struct Gather {
         Value ref;
         std::vector<Value> indices;
@@ -136,8 +150,7 @@ class Differentiation {
         if (!is_active(from.ref)) return;
         for (const Index& index : instruction.get<AccessAttributes>().indices) {
             if (index.kind == Index::Kind::slice) {
-                user_error("differentiate", "expected gathers by scalars or tiles in @{}",
-                           function_.name);
+                return refuse("expected gathers by scalars or tiles in @{}", function_.name);
             }
         }
         Gather gather{from.ref, {from.indices.begin(), from.indices.end()}, d};
@@ -156,24 +169,34 @@ class Differentiation {
     std::map<Value, bool> active_;
     std::map<Value, Cotangent> cotangents_;
     std::vector<Gather> gathers_;
+    std::string refusal_;
 };
 
 }  // namespace
 
-DifferentiateReport differentiate(Function& function, const DifferentiateOptions& options) {
+DifferentiateReport try_differentiate(Function& function, const DifferentiateOptions& options) {
     DifferentiateReport report;
-    const StraightenReport straight = straighten(function);
+    const StraightenReport straight = try_straighten(function);
     report.branches = straight.branches;
     report.unrolled = straight.unrolled;
+    report.refusal = straight.refusal;
+    if (!report.refusal.empty()) return report;
     // Merges equal loads, so that each element's gradient is added once.
     cse(function);
     dce(function);
     Differentiation(function, options).run(report);
+    if (!report.refusal.empty()) return report;
     for (bool changed = true; changed;) {
         changed = fold(function).changed();
         changed |= cse(function).changed();
         changed |= dce(function).changed();
     }
+    return report;
+}
+
+DifferentiateReport differentiate(Function& function, const DifferentiateOptions& options) {
+    DifferentiateReport report = try_differentiate(function, options);
+    if (!report.refusal.empty()) user_error("differentiate", "{}", report.refusal);
     return report;
 }
 

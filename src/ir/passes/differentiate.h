@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "ir/function.h"
@@ -25,6 +26,8 @@ struct DifferentiateReport {
     std::vector<GatherGradient> gathers;  ///< in the order of the loads
     int branches = 0;                     ///< if_else turned into selects
     int unrolled = 0;                     ///< loop iterations unrolled
+    /// Why the function has no derivative; it is then of no use.
+    std::string refusal;
     bool changed() const { return true; }
 };
 
@@ -36,8 +39,10 @@ struct DifferentiateReport {
 /// Where a select, branch, min, max or clamp blocks a gradient, a select after all products removes
 /// it, so that an infinite derivative of the branch not taken gives 0 and not NaN. Gradients of
 /// narrow floats are f32. Integers, comparisons and rounding have none. Calls are inlined, branches
-/// become selects, loops with constant bounds are unrolled. UserError names an op without a
-/// derivative here: while loops, loops with other bounds, stores.
+/// become selects, loops with constant bounds are unrolled. An op without a derivative, such as
+/// while loops, loops with other bounds and stores, is named in the report.
+DifferentiateReport try_differentiate(Function& function, const DifferentiateOptions& options);
+/// The same; UserError names an op without a derivative.
 DifferentiateReport differentiate(Function& function, const DifferentiateOptions& options);
 
 }  // namespace tilewright::ir

@@ -29,6 +29,12 @@ class Straightener {
     }
 
   private:
+    template <typename... Args>
+    void refuse(fmt::format_string<Args...> format, Args&&... args) {
+        if (report_.refusal.empty())
+            report_.refusal = fmt::format(format, std::forward<Args>(args)...);
+    }
+
     Value mapped(Value value) const {
         const auto found = values_.find(value);
         return found == values_.end() ? value : found->second;
@@ -64,8 +70,8 @@ class Straightener {
             case Op::atomic_min:
             case Op::atomic_xchg:
             case Op::atomic_cas:
-                user_error("differentiate", "expected a function without {} but @{} has one",
-                           name(instruction.op), function_.name);
+                return refuse("expected a function without {} but @{} has one",
+                              name(instruction.op), function_.name);
             default:
                 copy(instruction);
         }
@@ -107,8 +113,7 @@ class Straightener {
         for (std::size_t i = 0; i < 3; ++i) {
             const auto found = constants_.find(mapped(instruction.operands[i]));
             if (found == constants_.end()) {
-                user_error("differentiate", "expected loops of @{} to have constant bounds",
-                           function_.name);
+                return refuse("expected loops of @{} to have constant bounds", function_.name);
             }
             bounds[i] = static_cast<std::int64_t>(found->second);
         }
@@ -120,8 +125,8 @@ class Straightener {
         std::int64_t i = bounds[0];
         while (bounds[2] > 0 && i < bounds[1]) {
             if (++report_.unrolled > kMostIterations) {
-                user_error("differentiate", "expected at most {} iterations in the loops of @{}",
-                           kMostIterations, function_.name);
+                return refuse("expected at most {} iterations in the loops of @{}", kMostIterations,
+                              function_.name);
             }
             const Value iv = builder_.constant_int({DType::i64, {}}, i);
             constants_[iv] = static_cast<std::uint64_t>(i);
@@ -148,10 +153,16 @@ class Straightener {
 
 }  // namespace
 
-StraightenReport straighten(Function& function) {
+StraightenReport try_straighten(Function& function) {
     inline_calls(function);
     fold(function);
     return Straightener(function).run();
+}
+
+StraightenReport straighten(Function& function) {
+    StraightenReport report = try_straighten(function);
+    if (!report.refusal.empty()) user_error("differentiate", "{}", report.refusal);
+    return report;
 }
 
 }  // namespace tilewright::ir
