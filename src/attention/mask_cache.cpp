@@ -111,7 +111,10 @@ std::shared_ptr<const mask::MaskPlan> plan_on(Device device, const BlockMask& ma
         "plans of masks on GPUs", kWhileAlive,
         [](const Copy& copy) { return static_cast<std::size_t>(copy->nbytes()); });
     const Key key{device.index, Identity(plan)};
-    if (const std::optional<Copy> known = kCopies->find(key)) return *known;
+    if (const std::optional<Copy> known = kCopies->find(key)) {
+        run::keep_for_graph(*known);
+        return *known;
+    }
     run::expect_no_capture("attention", "the mask to be on the GPU");
     const std::vector<Copy> gone = kCopies->take_if([&](const Key& other, const Copy&) {
         return other.first == device.index && other.second.is_gone();

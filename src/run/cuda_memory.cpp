@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/runtime/device.h"
+#include "cuda/runtime/graph.h"
 #include "cuda/runtime/memory.h"
 #include "cuda/runtime/stream.h"
 #include "run/recorder.h"
@@ -103,32 +104,27 @@ std::size_t size_class(std::size_t bytes) {
     return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
 }
 
-/// Memory from the cache; `give_back` returns it there when the pointer is gone.
-std::shared_ptr<void> take(std::int64_t bytes, int device, bool give_back) {
+/// A new buffer; the cache gives up its own if the GPU has no more memory.
+std::unique_ptr<cuda::Buffer> new_buffer(int device, std::size_t bytes) {
+    const cuda::DuringCapture allowed;
+    try {
+        return std::make_unique<cuda::Buffer>(device, bytes);
+    } catch (const CudaError&) {
+        cache().drop(device);
+        return std::make_unique<cuda::Buffer>(device, bytes);
+    }
+}
+
+/// Memory from the cache, which gets it back when the pointer is gone.
+std::shared_ptr<void> take(std::int64_t bytes, int device) {
     const Cache::Key key{device, cuda_stream(), size_class(static_cast<std::size_t>(bytes))};
     cuda::device_info(device);  // UserError if there is no such GPU
     std::unique_ptr<cuda::Buffer> buffer = cache().take(key);
-    if (!buffer) {
-        const cuda::AllocationDuringCapture allowed;
-        try {
-            buffer = std::make_unique<cuda::Buffer>(device, std::get<2>(key));
-        } catch (const CudaError&) {
-            cache().drop(device);
-            buffer = std::make_unique<cuda::Buffer>(device, std::get<2>(key));
-        }
-    }
+    if (!buffer) buffer = new_buffer(device, std::get<2>(key));
     void* const memory = reinterpret_cast<void*>(buffer->address());
-    return {memory, [key, give_back, kept = buffer.release()](void*) {
-                if (give_back) cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
+    return {memory, [key, kept = buffer.release()](void*) {
+                cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
             }};
-}
-
-/// Keeps constants that a CUDA graph reads, because it may be launched at any time.
-void keep_for_graphs(const Tensor& tensor) {
-    static std::mutex mutex;
-    static auto* const kKept = new std::map<const void*, Tensor>;  // never destroyed, as the cache
-    const std::scoped_lock lock(mutex);
-    kKept->try_emplace(tensor.raw(), tensor);
 }
 
 }  // namespace
@@ -140,8 +136,14 @@ std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
         user_error("allocate", "expected {} bytes of GPU memory from the caller but got none",
                    bytes);
     }
-    // A captured graph may write to it at every launch, so the cache must not reuse it.
-    return take(bytes, device, !cuda::is_capturing());
+    cuda::drop_gone_graphs();
+    if (!cuda::is_capturing()) return take(bytes, device);
+    // The graph may write to it at every launch, so it is the graph's own.
+    cuda::device_info(device);  // UserError if there is no such GPU
+    const std::shared_ptr<cuda::Buffer> buffer =
+        new_buffer(device, size_class(static_cast<std::size_t>(bytes)));
+    cuda::keep_for_graph(cuda_stream(), buffer);
+    return {buffer, reinterpret_cast<void*>(buffer->address())};
 }
 
 OwnCudaMemory::OwnCudaMemory() : callers_(std::exchange(allocator_of_thread, nullptr)) {}
@@ -206,7 +208,9 @@ Tensor constant(std::span<const std::int64_t> values, Device device) {
         void* const memory = reinterpret_cast<void*>(buffer->address());
         return Tensor::from_data(memory, i64, {count}, {}, std::move(buffer), device);
     });
-    if (device.kind == Device::Kind::cuda && cuda::is_capturing()) keep_for_graphs(result);
+    if (device.kind == Device::Kind::cuda && cuda::is_capturing()) {
+        cuda::keep_for_graph(cuda_stream(), std::make_shared<const Tensor>(result));
+    }
     return result;
 }
 
@@ -235,7 +239,7 @@ bool is_cuda_recording() {
 }
 
 std::shared_ptr<void> cached_cuda_memory(std::int64_t bytes, int device) {
-    return run::take(bytes, device, true);
+    return run::take(bytes, device);
 }
 
 }  // namespace tilewright

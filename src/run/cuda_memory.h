@@ -12,8 +12,8 @@ namespace tilewright::run {
 
 /// At least `bytes` of a GPU's memory: from the allocator of this thread's CudaScope, if it has
 /// one, else from a cache per device and stream, so that work on the same stream reuses freed
-/// memory without waiting. Memory taken during graph capture is never reused. CudaError if memory
-/// runs out.
+/// memory without waiting. Memory taken during a capture is freed with the graph.
+/// CudaError if memory runs out.
 std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device);
 
 /// While it lives, this thread allocates from Tilewright's own cache: for what outlives the call.

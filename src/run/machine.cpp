@@ -1,8 +1,11 @@
 // What operations ask about a machine.
 #include "run/machine.h"
 
+#include <utility>
+
 #include "cpu/machine.h"
 #include "cuda/runtime/device.h"
+#include "cuda/runtime/graph.h"
 #include "cuda/runtime/stream.h"
 
 namespace tilewright::run {
@@ -29,6 +32,10 @@ int gpu_of(const void* address, const char* argument) {
 
 bool is_capturing() {
     return cuda::is_capturing();
+}
+
+void keep_for_graph(std::shared_ptr<const void> object) {
+    if (cuda::is_capturing()) cuda::keep_for_graph(cuda::current_stream(), std::move(object));
 }
 
 void expect_no_capture(std::string_view operation, std::string_view what) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ int gpu_of(const void* address, const char* argument);
 
 /// True while this thread's stream is being captured into a CUDA graph.
 bool is_capturing();
+
+/// If this thread's stream is being captured: the object lives as long as the graph.
+void keep_for_graph(std::shared_ptr<const void> object);
 
 /// UserError while this thread's stream is being captured, because `what` would allocate or wait.
 void expect_no_capture(std::string_view operation, std::string_view what);

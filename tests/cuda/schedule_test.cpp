@@ -1,4 +1,4 @@
-// The scheduled form: its text, the result of each pass, its rules, refusals, generated code.
+// The scheduled form: its text, the result of each pass, refusals, generated code.
 #include "cuda/schedule/schedule.h"
 
 #include <fmt/format.h>
@@ -13,85 +13,15 @@
 
 #include "cuda/schedule/layout_text.h"
 #include "cuda/schedule/print_cuda.h"
-#include "ir/parse.h"
+#include "tests/cuda/schedule_support.h"
 #include "tests/cuda/test_support.h"
-#include "tests/run/chained_programs.h"
-#include "tests/run/scheduled_programs.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::StartsWith;
 using testing_support::Product;
-
-Target dense_target(const ir::Function& function) {
-    Target target = target_of("sm_90a");
-    for (ir::Value parameter : function.parameters()) {
-        if (function.is_ref(parameter)) target.facts.push_back({true, true, true});
-    }
-    return target;
-}
-
-ir::Function kernel_of(const Product& options) {
-    return ir::parse(testing_support::product(options).text);
-}
-
-Program program_of(const Product& options, Level up_to = Level::synchronised) {
-    const ir::Function function = kernel_of(options);
-    return schedule(function, dense_target(function), up_to);
-}
-
-/// Enough programs of 128 x 256 for every multiprocessor.
-const Product kMatmul{"matmul", 2048, 4096, 4096, 256, 256};
-
-std::string refusal(const ir::Function& function, const Target& target) {
-    try {
-        schedule(function, target);
-    } catch (const Refused& refused) {
-        return refused.what();
-    }
-    return "";
-}
-
-/// The program whose operands are copied by threads in pieces of this many bytes.
-Program copied_program(int bytes, Level up_to = Level::synchronised) {
-    const ir::Function function = kernel_of(kMatmul);
-    Target target = dense_target(function);
-    for (RefFacts& facts : target.facts) {
-        facts = {false, false, false, bytes};
-    }
-    return schedule(function, target, up_to);
-}
-
-/// All programs: products and attention.
-std::vector<testing_support::CudaProgram> all_programs() {
-    std::vector<testing_support::CudaProgram> all = testing_support::scheduled_programs();
-    for (auto& one : testing_support::chained_programs()) all.push_back(std::move(one));
-    return all;
-}
-
-/// Causal attention of 16 heads of 4096 x 128.
-Program attention_of(Level up_to = Level::synchronised) {
-    const ir::Function function = ir::parse(
-        testing_support::attention({"attention", 16, 4096, 4096, 128, 128, 128, true}).text);
-    return schedule(function, dense_target(function), up_to);
-}
-
-/// A change to a program's text, and the rule that it breaks.
-struct Breach {
-    const char* rule;
-    Level level;
-    const char *from, *to;
-};
-
-/// Expects the text to break the breach's rule, and no rule before it.
-void expect_broken(const std::string& text, const Breach& breach) {
-    const auto broken = broken_rule(parse(text));
-    ASSERT_TRUE(broken.has_value()) << text;
-    EXPECT_THAT(*broken, StartsWith(std::string(breach.rule) + ": ")) << text;
-}
 
 TEST(Schedule, TextIsReadBackAtEveryLevel) {
     for (const auto& one : all_programs()) {
@@ -275,13 +205,6 @@ TEST(Schedule, TheSecondProductIsDelayedWhereRegistersSuffice) {
     EXPECT_THAT(refusal(wide, dense_target(wide)), HasSubstr("no room for two slots"));
 }
 
-/// Four products in turn, of 4000 queries and 4096 keys of 128.
-Program gradients_of(Level up_to = Level::synchronised, bool adds = false) {
-    const ir::Function function =
-        ir::parse(testing_support::gradients_of_keys(4000, 4096, 128, adds).text);
-    return schedule(function, dense_target(function), up_to);
-}
-
 /// The operations that order products, in the order of the consumers' code.
 std::vector<std::string> order_of_products(const std::string& text) {
     std::vector<std::string> found;
@@ -352,128 +275,12 @@ TEST(Schedule, LinesThatLieInsideOfTheirArrayAreTestedOnce) {
     EXPECT_THAT(source, HasSubstr("ptx::reduce_add_pair(ref_dq.data + at0"));
 }
 
-TEST(Schedule, EveryRuleOfChainsIsCheckedInProgramsThatBreakIt) {
-    const Breach breaches[] = {
-        {"V4", Level::staged, "@value_tile2 dtype @bf16 rows 128",
-         "@value_tile2 dtype @bf16 rows 64"},
-        {"V6", Level::specialised, "      await ", "      release "},
-        {"V10", Level::waiting, "pending 1 finished", "pending 2 finished"},
-        {"V10", Level::waiting, "packed = wgmma_wait", ""},
-        {"V11", Level::waiting, "wgmma_fence %", "wgmma_commit %"},
-        {"V16", Level::laid_out, " packed", ""},
-        {"V17", Level::selected, "overwrite transpose_b", "transpose_b"},
-    };
-    for (const Breach& breach : breaches) {
-        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
-        const Program program = attention_of(breach.level);
-        ASSERT_EQ(broken_rule(program), std::nullopt);
-        std::string text = print(program);
-        if (std::string(breach.from).starts_with("packed = ")) {
-            // The second product's wait in an iteration leaves one group unfinished.
-            const std::size_t iteration = text.find("pending 1 finished");
-            text[text.find("pending 0 finished", iteration) + 8] = '1';
-        } else {
-            const std::size_t at = text.find(breach.from);
-            ASSERT_NE(at, std::string::npos) << text;
-            text.replace(at, std::string(breach.from).size(), breach.to);
-        }
-        expect_broken(text, breach);
-    }
-}
-
 TEST(Schedule, RegistersOfViewsAreSumsOfBits) {
     const Layout tile = accumulator_layout({128, 64}, {2, 1});
     EXPECT_EQ(register_coordinate(tile, 0, "i"), "(i / 2 % 2 * 8)");
     EXPECT_EQ(register_coordinate(tile, 1, "i"), "(i % 2 + i / 4 * 8)");
     EXPECT_EQ(source_register(tile, tile.without(0), 0, "i"), "(i % 2 + i / 4 * 2)");
     EXPECT_EQ(source_register(tile, tile.without(1), 1, "i"), "(i / 2 % 2)");
-}
-
-// ---- Rules: each broken once.
-
-TEST(Schedule, EveryRuleIsCheckedInProgramsThatBreakIt) {
-    const Breach breaches[] = {
-        {"V1", Level::laid_out, ": bf16[128, 256] @l0", ": bf16[128, 256]"},
-        {"V2", Level::laid_out, "lane [2, 4, 256", "lane [4, 2, 256"},
-        {"V3", Level::selected, "groups [2, 1]", "groups [1, 1]"},
-        {"V4", Level::staged, "rows 128 columns 64", "rows 128 columns 32"},
-        {"V5", Level::staged, "box [64, 64]", "box [64, 32]"},
-        {"V5", Level::staged, "box [64, 64]", "box [512, 64]"},
-        {"V5", Level::staged, "@y dtype @bf16 extents [4096, 4096] vectors tensor",
-         "@y dtype @bf16 extents [4096, 4096] vectors"},
-        {"V6", Level::specialised, "acquire", "await"},
-        {"V6", Level::specialised, "await", "acquire"},
-        {"V7", Level::specialised, "", ""},
-        {"V8", Level::staged, "bytes 49152", "bytes 49136"},
-        {"V8", Level::staged, "empty_arrivals 8", "empty_arrivals 7"},
-        {"V9", Level::specialised, "", ""},
-        {"V10", Level::waiting, "pending 0", "pending 1"},
-        {"V11", Level::waiting, "wgmma_fence", "wgmma_commit"},
-        {"V12", Level::placed, "at 65536", "at 65024"},
-        {"V12", Level::placed, "at 65536", "at 64512"},
-        {"V12", Level::placed, "full 229376", "full 229368"},
-        {"V13", Level::specialised, "registers 232", "registers 240"},
-        {"V14", Level::synchronised, "fence_async", "commit_stores"},
-        {"V14", Level::synchronised, "group_sync", "commit_stores"},
-        {"V15", Level::synchronised, "role of @producer {", "role of @producer {\n    group_sync"},
-    };
-    for (const Breach& breach : breaches) {
-        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
-        Product product = kMatmul;
-        Program program = program_of(product, breach.level);
-        ASSERT_EQ(broken_rule(program), std::nullopt);
-        std::string text = print(program);
-        if (std::string(breach.rule) == "V10") {
-            // With two slots, the wait inside the iteration is the one that matters.
-            ir::Function function = kernel_of(kMatmul);
-            function.hints.num_stages = 2;
-            text = print(schedule(function, dense_target(function), breach.level));
-        }
-        if (std::string(breach.rule) == "V7") {
-            // The count that the loop carries is replaced by the first one inside.
-            const std::size_t first = text.find(" = count");
-            const std::size_t begin = text.rfind('%', first);
-            const std::string count = text.substr(begin, first - begin);
-            const std::size_t at = text.find("acquire %") + 8;
-            text.replace(at, text.find(' ', at) - at, count);
-        } else if (std::string(breach.rule) == "V9") {
-            // The consumer starts from the producer's count.
-            const std::size_t first = text.find(" = count");
-            const std::size_t begin = text.rfind('%', first);
-            const std::string count = text.substr(begin, first - begin);
-            const std::size_t consumer = text.find("role of @consumer");
-            const std::size_t programs = text.find("programs %", consumer);
-            const std::size_t second = text.find(", %", programs);
-            text.replace(second + 2, text.find(' ', second + 2) - second - 2, count);
-        } else {
-            const std::size_t at = text.find(breach.from);
-            ASSERT_NE(at, std::string::npos) << text;
-            text.replace(at, std::string(breach.from).size(), breach.to);
-        }
-        expect_broken(text, breach);
-    }
-}
-
-TEST(Schedule, RulesOfCopiesByThreadsAreCheckedInProgramsThatBreakThem) {
-    const Breach breaches[] = {
-        {"V6", Level::specialised, "publish_copies", "publish"},
-        {"V6", Level::specialised, "acquire", "await"},
-        {"V8", Level::specialised, "copied 49152", "copied 49168"},
-        {"V18", Level::specialised, "lag 2", "lag 3"},
-        {"V18", Level::specialised, "finish_copies", "publish"},
-        {"V18", Level::specialised, "copied 49152", "copied 0"},
-    };
-    for (const Breach& breach : breaches) {
-        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
-        const Program program = copied_program(8, breach.level);
-        ASSERT_EQ(broken_rule(program), std::nullopt);
-        std::string text = print(program);
-        EXPECT_EQ(print(parse(text)), text);
-        const std::size_t at = text.find(breach.from);
-        ASSERT_NE(at, std::string::npos) << text;
-        text.replace(at, std::string(breach.from).size(), breach.to);
-        expect_broken(text, breach);
-    }
 }
 
 TEST(Schedule, ThreadsCopyWhatTmaCannotAddress) {

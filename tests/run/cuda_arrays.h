@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "ir/evaluate.h"
@@ -52,6 +53,11 @@ struct ProgramArrays {
         return ir::decode(
             dtype, ir::read_element(dtype, static_cast<std::byte*>(arguments.refs[array].data) +
                                                element * size_of(dtype)));
+    }
+
+    /// Fills the last array, the output, with NaN (integers: -1), to show what no program stores.
+    void poison_output() {
+        std::memset(memory.back().data(), 0xff, memory.back().size() * sizeof(Word));
     }
 
     std::vector<std::vector<Word>> memory;

@@ -24,6 +24,7 @@
 #include "tests/support/seeds.h"
 #include "tests/support/throws.h"
 #include "tilewright/lang.h"
+#include "tilewright/program.h"
 #include "tilewright/run.h"
 
 namespace tilewright {
@@ -137,11 +138,6 @@ TEST(CudaDevice, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
     }
 }
 
-/// What is not stored stays NaN.
-void poison_output(testing_support::ProgramArrays& arrays) {
-    for (auto& word : arrays.memory.back()) std::memset(&word, 0xff, sizeof(word));
-}
-
 TEST(CudaDevice, RandomProductsGiveWhatTheTileMachineGives) {
     TW_REQUIRE_GPU();
     constexpr std::uint64_t kTogether = 16;  // compiled at once
@@ -162,7 +158,7 @@ TEST(CudaDevice, RandomProductsGiveWhatTheTileMachineGives) {
                 Case{program, function, {function, program.extents}, std::move(arrays), {}}));
             Case& c = *cases.back();
             for (auto* each : {&c.expected, &c.got}) {
-                poison_output(*each);
+                each->poison_output();
                 each->arguments.grid = function.grid;
             }
             c.executable = run::make_cuda_executable(function, 0);

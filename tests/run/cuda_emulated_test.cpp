@@ -81,7 +81,7 @@ TEST(CudaEmulated, RandomProductsGiveWhatTheTileMachineGives) {
             arrays->push_back(std::make_unique<testing_support::ProgramArrays>(
                 function, programs.back().extents));
             arrays->back()->arguments.grid = function.grid;
-            for (auto& word : arrays->back()->memory.back()) std::memset(&word, 0xff, sizeof(word));
+            arrays->back()->poison_output();
         }
         run::make_host_executable(function)->run(expected.back()->arguments);
         cuda::Target target = cuda::target_of("sm_90a");

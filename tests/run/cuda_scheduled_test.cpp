@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
 
 #include "cpu/interpreter.h"
@@ -37,18 +36,15 @@ struct Case {
           got(function, of.extents) {
         expected.arguments.grid = got.arguments.grid =
             program.grid.empty() ? function.grid : program.grid;
-        poison(expected);  // for elements that no program stores
+        expected.poison_output();
         cpu::interpret(function, expected.arguments);
         cuda::Target target = cuda::target_of("sm_90a");
         target.facts = cuda::facts_of(function, got.arguments, copies);
         kernel = cuda::schedule::print_cuda(cuda::schedule::schedule(function, target));
     }
-    static void poison(ProgramArrays& arrays) {
-        for (auto& word : arrays.memory.back()) std::memset(&word, 0xff, sizeof(word));
-    }
     /// The error of the last array, the output, which is poisoned before the run.
     double error(const EmulatedKernels& emulated, std::size_t index, unsigned seed) {
-        poison(got);
+        got.poison_output();
         cuda::LaunchArguments arguments(function, got.arguments, &kernel);
         emulated.run(index, arguments, seed);
         return relative_error(function, program.extents.size() - 1, expected, got);

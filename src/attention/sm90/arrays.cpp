@@ -11,6 +11,7 @@
 #include "attention/sm90/mask_lists.h"
 #include "cuda/runtime/stream.h"
 #include "run/cuda_memory.h"
+#include "run/machine.h"
 #include "support/debug_log.h"
 #include "support/memo.h"
 #include "tilewright/masks.h"
@@ -121,6 +122,7 @@ DeviceMask lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers,
         return std::make_shared<const UploadedLists>(*plan, spec.query_length, spec.kv_length,
                                                      spec.device.index, spec.group());
     });
+    run::keep_for_graph(lists);
     return lists->mask();
 }
 

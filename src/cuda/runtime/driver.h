@@ -54,6 +54,8 @@ struct alignas(64) TensorMap {
     X(cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                                    \
     X(cuStreamGetCtx, (StreamHandle, ContextHandle*))                                              \
     X(cuStreamIsCapturing, (StreamHandle, int*))                                                   \
+    X(cuStreamGetCaptureInfo_v2,                                                                   \
+      (StreamHandle, int*, std::uint64_t*, void**, const void**, std::size_t*))                    \
     X(cuThreadExchangeStreamCaptureMode, (int*))                                                   \
     X(cuStreamBeginCapture_v2, (StreamHandle, int))                                                \
     X(cuStreamEndCapture, (StreamHandle, void**))                                                  \
@@ -61,6 +63,8 @@ struct alignas(64) TensorMap {
     X(cuGraphLaunch, (void*, StreamHandle))                                                        \
     X(cuGraphExecDestroy, (void*))                                                                 \
     X(cuGraphDestroy, (void*))                                                                     \
+    X(cuUserObjectCreate, (void**, void*, void (*)(void*), unsigned, unsigned))                    \
+    X(cuGraphRetainUserObject, (void*, void*, unsigned, unsigned))                                 \
     X(cuEventCreate, (EventHandle*, unsigned))                                                     \
     X(cuEventDestroy_v2, (EventHandle))                                                            \
     X(cuEventRecord, (EventHandle, StreamHandle))                                                  \

@@ -1,7 +1,6 @@
 // Loading cubins and launching kernels.
 #include "cuda/runtime/kernel.h"
 
-#include <atomic>
 #include <mutex>
 #include <optional>
 #include <tuple>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "cuda/runtime/cubin.h"
+#include "cuda/runtime/graph.h"
 #include "cuda/runtime/nvtx.h"
 #include "cuda/runtime/stream.h"
 #include "support/check.h"
@@ -19,8 +19,8 @@ namespace tilewright::cuda {
 
 namespace {
 
-/// Modules that nobody holds any more. Unloading waits for running kernels and is forbidden in a
-/// capture, so it happens when the next modules are loaded.
+/// Modules that nobody holds any more. Unloading waits for running kernels, so it happens when the
+/// next modules are loaded.
 struct Unused {
     std::mutex mutex;
     std::vector<std::pair<ModuleHandle, int>> modules;  // with their devices
@@ -56,7 +56,8 @@ struct LaunchConfig {
     unsigned attribute_count;
 };
 
-/// Unloads unused modules once there are many: each batch waits for the GPU.
+/// Unloads unused modules once there are many: each batch waits for the GPU, by the driver's own
+/// doing. To wait for the whole context would break the captures of other threads.
 void unload_unused() {
     constexpr std::size_t kAtOnce = 64;
     std::vector<std::pair<ModuleHandle, int>> modules;
@@ -65,11 +66,9 @@ void unload_unused() {
         if (unused().modules.size() < kAtOnce) return;
         modules.swap(unused().modules);
     }
-    const Driver& cuda = driver();
     for (const auto& [module, device] : modules) {
         const ContextScope scope(device);
-        cuda.check(cuda.cuCtxSynchronize(), "waiting for a GPU");
-        cuda.check(cuda.cuModuleUnload(module), "unloading a kernel");
+        driver().cuModuleUnload(module);  // fails only in a context that is lost
     }
 }
 
@@ -110,8 +109,11 @@ Kernel load_entry(const std::string& name, const std::string& identity, const ch
     }
     kLoaded->take_if([](const Key&, const Entry& known) { return known.module.expired(); });
     // Frameworks capture the first execution of a program, too. Loading a module allocates.
-    const AllocationDuringCapture loading;
-    if (!is_capturing()) unload_unused();
+    const DuringCapture loading;
+    if (!is_capturing()) {
+        drop_gone_graphs();
+        unload_unused();
+    }
     const ContextScope scope(device);
     const Driver& cuda = driver();
     Kernel kernel;
@@ -142,7 +144,6 @@ class Module {
   public:
     Module(ModuleHandle handle, int device) : handle_(handle), device_(device) {}
     ~Module() {
-        if (captured_) return;
         const std::scoped_lock lock(unused().mutex);
         unused().modules.emplace_back(handle_, device_);
     }
@@ -150,13 +151,10 @@ class Module {
     Module& operator=(const Module&) = delete;
 
     ModuleHandle handle() const { return handle_; }
-    /// A captured graph may launch the module's kernels at any time, so it is never unloaded.
-    void set_captured() { captured_ = true; }
 
   private:
     ModuleHandle handle_;
     int device_;
-    std::atomic<bool> captured_ = false;
 };
 
 Kernel load_kernel(const CompileRequest& request, const char* entry, int dynamic_shared_bytes,
@@ -198,7 +196,7 @@ void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* cons
     }
     const NvtxRange range(kernel.name->c_str());
     const ContextScope scope(kernel.device);
-    if (is_capturing(stream)) kernel.module->set_captured();
+    if (is_capturing(stream)) keep_for_graph(stream, kernel.module);
     driver().check(driver().cuLaunchKernelEx(&config, kernel.function,
                                              const_cast<void**>(parameters.data()), nullptr),
                    "launching a kernel");

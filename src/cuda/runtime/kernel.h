@@ -15,7 +15,7 @@ namespace tilewright::cuda {
 class Module;
 
 /// A kernel in a device's memory, ready to launch. It stays loaded while a copy of this lives, and
-/// until the process ends once a launch was captured in a graph.
+/// while a graph does that captured a launch of it.
 struct Kernel {
     std::shared_ptr<Module> module;
     std::shared_ptr<const std::string> name;  ///< shown by profilers

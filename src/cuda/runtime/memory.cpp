@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/runtime/stream.h"
 #include "support/check.h"
 
 namespace tilewright::cuda {
@@ -20,6 +21,7 @@ Buffer::Buffer(int device, std::size_t bytes) : bytes_(bytes), device_(device) {
 
 Buffer::~Buffer() {
     if (address_ == 0) return;
+    const DuringCapture allowed;
     const ContextScope scope(device_);
     driver().cuMemFree_v2(address_);
 }

@@ -57,11 +57,11 @@ void check_stream(std::string_view operation, int device) {
                device, owner);
 }
 
-AllocationDuringCapture::AllocationDuringCapture() : mode_(kCaptureModeRelaxed) {
+DuringCapture::DuringCapture() : mode_(kCaptureModeRelaxed) {
     driver().cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
-AllocationDuringCapture::~AllocationDuringCapture() {
+DuringCapture::~DuringCapture() {
     driver().cuThreadExchangeStreamCaptureMode(&mode_);
 }
 

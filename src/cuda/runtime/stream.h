@@ -21,13 +21,14 @@ void expect_no_capture(std::string_view operation, std::string_view what);
 /// UserError unless this thread's stream belongs to the device; the legacy stream always does.
 void check_stream(std::string_view operation, int device);
 
-/// While this lives, this thread may allocate although a stream is captured.
-class AllocationDuringCapture {
+/// While this lives, this thread may allocate, free, load and unload although a stream is captured,
+/// by this thread or another.
+class DuringCapture {
   public:
-    AllocationDuringCapture();
-    ~AllocationDuringCapture();
-    AllocationDuringCapture(const AllocationDuringCapture&) = delete;
-    AllocationDuringCapture& operator=(const AllocationDuringCapture&) = delete;
+    DuringCapture();
+    ~DuringCapture();
+    DuringCapture(const DuringCapture&) = delete;
+    DuringCapture& operator=(const DuringCapture&) = delete;
 
   private:
     int mode_;

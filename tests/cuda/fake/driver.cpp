@@ -23,6 +23,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -35,13 +36,13 @@ constexpr int kGuardByte = 0x5a, kPoison = 0xff;
 
 using Work = std::function<void()>;
 
-struct Stream {
-    int device = 0;
-    bool capturing = false;
-    std::vector<Work> captured;
-};
 struct Graph {
     std::vector<Work> work;
+    std::vector<std::shared_ptr<void>> objects;  ///< of users
+};
+struct Stream {
+    int device = 0;
+    Graph* captured = nullptr;
 };
 struct Function {
     void (*run)(void**, long, int, unsigned) = nullptr;
@@ -58,7 +59,8 @@ std::recursive_mutex mutex;
 std::map<DeviceAddress, Block> blocks;  // keyed by the address after the guard
 std::map<int, std::size_t> used;
 int captures = 0;
-thread_local int mode = 0;  // capture mode; 2 is relaxed
+thread_local int mode = 0;                  // capture mode; 2 is relaxed
+thread_local bool inside_callback = false;  // which must not call the driver
 thread_local std::vector<int> contexts;
 
 std::size_t number(const char* name, std::size_t otherwise) {
@@ -80,15 +82,15 @@ bool are_empty() {
 int modules = 0;  // loaded
 
 bool forbidden() {
-    return captures > 0 && mode != 2;
+    return inside_callback || (captures > 0 && mode != 2);
 }
 
 /// Runs the work, or adds it to the graph that the stream is captured in.
 int submit(void* stream, Work work) {
     const std::scoped_lock lock(mutex);
     auto* const target = static_cast<Stream*>(stream);
-    if (target != nullptr && target->capturing) {
-        target->captured.push_back(std::move(work));
+    if (target != nullptr && target->captured != nullptr) {
+        target->captured->work.push_back(std::move(work));
     } else {
         work();
     }
@@ -96,7 +98,7 @@ int submit(void* stream, Work work) {
 }
 
 bool is_captured(void* stream) {
-    return stream != nullptr && static_cast<Stream*>(stream)->capturing;
+    return stream != nullptr && static_cast<Stream*>(stream)->captured != nullptr;
 }
 
 bool reaches(DeviceAddress address, std::size_t bytes) {
@@ -176,7 +178,7 @@ int cuCtxGetDevice(int* device) {
     return kOk;
 }
 int cuCtxSynchronize() {
-    return forbidden() ? kCaptureUnsupported : kOk;
+    return captures > 0 ? kCaptureUnsupported : kOk;  // in every mode, and breaks the capture
 }
 int cuPointerGetAttribute(void* value, int attribute, DeviceAddress address) {
     const std::scoped_lock lock(mutex);
@@ -202,6 +204,7 @@ int cuMemAlloc_v2(DeviceAddress* address, std::size_t bytes) {
 }
 int cuMemFree_v2(DeviceAddress address) {
     const std::scoped_lock lock(mutex);
+    if (forbidden()) return kCaptureUnsupported;
     const auto found = blocks.find(address);
     if (found == blocks.end()) return kInvalidValue;
     auto* const memory = reinterpret_cast<char*>(address);
@@ -248,7 +251,7 @@ int cuMemsetD32Async(DeviceAddress target, unsigned value, std::size_t count, vo
     return submit(stream, [=] { std::fill_n(reinterpret_cast<unsigned*>(target), count, value); });
 }
 int cuStreamCreate(void** stream, unsigned) {
-    *stream = new Stream{contexts.empty() ? 0 : contexts.back(), false, {}};
+    *stream = new Stream{contexts.empty() ? 0 : contexts.back()};
     return kOk;
 }
 int cuStreamDestroy_v2(void* stream) {
@@ -268,6 +271,25 @@ int cuStreamIsCapturing(void* stream, int* status) {
     *status = is_captured(stream) ? 1 : 0;
     return kOk;
 }
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, std::uint64_t*, void** graph, const void**,
+                              std::size_t*) {
+    *status = is_captured(stream) ? 1 : 0;
+    *graph = static_cast<Stream*>(stream)->captured;
+    return kOk;
+}
+int cuUserObjectCreate(void** object, void* kept, void (*destroy)(void*), unsigned, unsigned) {
+    *object = new std::shared_ptr<void>(kept, [destroy](void* gone) {
+        inside_callback = true;
+        destroy(gone);
+        inside_callback = false;
+    });
+    return kOk;
+}
+int cuGraphRetainUserObject(void* graph, void* object, unsigned, unsigned) {
+    const std::unique_ptr<std::shared_ptr<void>> moved(static_cast<std::shared_ptr<void>*>(object));
+    static_cast<Graph*>(graph)->objects.push_back(*moved);
+    return kOk;
+}
 int cuThreadExchangeStreamCaptureMode(int* given) {
     std::swap(mode, *given);
     return kOk;
@@ -275,16 +297,14 @@ int cuThreadExchangeStreamCaptureMode(int* given) {
 int cuStreamBeginCapture_v2(void* stream, int) {
     const std::scoped_lock lock(mutex);
     if (stream == nullptr || is_captured(stream)) return kInvalidValue;
-    static_cast<Stream*>(stream)->capturing = true;
+    static_cast<Stream*>(stream)->captured = new Graph;
     ++captures;
     return kOk;
 }
 int cuStreamEndCapture(void* stream, void** graph) {
     const std::scoped_lock lock(mutex);
     auto* const target = static_cast<Stream*>(stream);
-    *graph = new Graph{std::move(target->captured)};
-    target->capturing = false;
-    target->captured.clear();
+    *graph = std::exchange(target->captured, nullptr);
     --captures;
     return kOk;
 }

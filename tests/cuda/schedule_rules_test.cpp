@@ -1,0 +1,124 @@
+// The rules of the scheduled form: each broken once.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/cuda/schedule_support.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+TEST(ScheduleRules, OfProductsAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V1", Level::laid_out, ": bf16[128, 256] @l0", ": bf16[128, 256]"},
+        {"V2", Level::laid_out, "lane [2, 4, 256", "lane [4, 2, 256"},
+        {"V3", Level::selected, "groups [2, 1]", "groups [1, 1]"},
+        {"V4", Level::staged, "rows 128 columns 64", "rows 128 columns 32"},
+        {"V5", Level::staged, "box [64, 64]", "box [64, 32]"},
+        {"V5", Level::staged, "box [64, 64]", "box [512, 64]"},
+        {"V5", Level::staged, "@y dtype @bf16 extents [4096, 4096] vectors tensor",
+         "@y dtype @bf16 extents [4096, 4096] vectors"},
+        {"V6", Level::specialised, "acquire", "await"},
+        {"V6", Level::specialised, "await", "acquire"},
+        {"V7", Level::specialised, "", ""},
+        {"V8", Level::staged, "bytes 49152", "bytes 49136"},
+        {"V8", Level::staged, "empty_arrivals 8", "empty_arrivals 7"},
+        {"V9", Level::specialised, "", ""},
+        {"V10", Level::waiting, "pending 0", "pending 1"},
+        {"V11", Level::waiting, "wgmma_fence", "wgmma_commit"},
+        {"V12", Level::placed, "at 65536", "at 65024"},
+        {"V12", Level::placed, "at 65536", "at 64512"},
+        {"V12", Level::placed, "full 229376", "full 229368"},
+        {"V13", Level::specialised, "registers 232", "registers 240"},
+        {"V14", Level::synchronised, "fence_async", "commit_stores"},
+        {"V14", Level::synchronised, "group_sync", "commit_stores"},
+        {"V15", Level::synchronised, "role of @producer {", "role of @producer {\n    group_sync"},
+    };
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        const Program program = program_of(kMatmul, breach.level);
+        ASSERT_EQ(broken_rule(program), std::nullopt);
+        std::string text = print(program);
+        if (std::string(breach.rule) == "V10") {
+            // With two slots, the wait inside the iteration is the one that matters.
+            ir::Function function = kernel_of(kMatmul);
+            function.hints.num_stages = 2;
+            text = print(schedule(function, dense_target(function), breach.level));
+        }
+        if (std::string(breach.rule) == "V7") {
+            // The count that the loop carries is replaced by the first one inside.
+            const std::size_t first = text.find(" = count");
+            const std::size_t begin = text.rfind('%', first);
+            const std::string count = text.substr(begin, first - begin);
+            const std::size_t at = text.find("acquire %") + 8;
+            text.replace(at, text.find(' ', at) - at, count);
+        } else if (std::string(breach.rule) == "V9") {
+            // The consumer starts from the producer's count.
+            const std::size_t first = text.find(" = count");
+            const std::size_t begin = text.rfind('%', first);
+            const std::string count = text.substr(begin, first - begin);
+            const std::size_t consumer = text.find("role of @consumer");
+            const std::size_t programs = text.find("programs %", consumer);
+            const std::size_t second = text.find(", %", programs);
+            text.replace(second + 2, text.find(' ', second + 2) - second - 2, count);
+        } else {
+            const std::size_t at = text.find(breach.from);
+            ASSERT_NE(at, std::string::npos) << text;
+            text.replace(at, std::string(breach.from).size(), breach.to);
+        }
+        expect_broken(text, breach);
+    }
+}
+
+TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V4", Level::staged, "@value_tile2 dtype @bf16 rows 128",
+         "@value_tile2 dtype @bf16 rows 64"},
+        {"V6", Level::specialised, "      await ", "      release "},
+        {"V10", Level::waiting, "pending 1 finished", "pending 2 finished"},
+        {"V10", Level::waiting, "packed = wgmma_wait", ""},
+        {"V11", Level::waiting, "wgmma_fence %", "wgmma_commit %"},
+        {"V16", Level::laid_out, " packed", ""},
+        {"V17", Level::selected, "overwrite transpose_b", "transpose_b"},
+    };
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        const Program program = attention_of(breach.level);
+        ASSERT_EQ(broken_rule(program), std::nullopt);
+        std::string text = print(program);
+        if (std::string(breach.from).starts_with("packed = ")) {
+            // The second product's wait in an iteration leaves one group unfinished.
+            const std::size_t iteration = text.find("pending 1 finished");
+            text[text.find("pending 0 finished", iteration) + 8] = '1';
+        } else {
+            const std::size_t at = text.find(breach.from);
+            ASSERT_NE(at, std::string::npos) << text;
+            text.replace(at, std::string(breach.from).size(), breach.to);
+        }
+        expect_broken(text, breach);
+    }
+}
+
+TEST(ScheduleRules, OfCopiesByThreadsAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V6", Level::specialised, "publish_copies", "publish"},
+        {"V6", Level::specialised, "acquire", "await"},
+        {"V8", Level::specialised, "copied 49152", "copied 49168"},
+        {"V18", Level::specialised, "lag 2", "lag 3"},
+        {"V18", Level::specialised, "finish_copies", "publish"},
+        {"V18", Level::specialised, "copied 49152", "copied 0"},
+    };
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        const Program program = copied_program(8, breach.level);
+        ASSERT_EQ(broken_rule(program), std::nullopt);
+        std::string text = print(program);
+        EXPECT_EQ(print(parse(text)), text);
+        const std::size_t at = text.find(breach.from);
+        ASSERT_NE(at, std::string::npos) << text;
+        text.replace(at, std::string(breach.from).size(), breach.to);
+        expect_broken(text, breach);
+    }
+}
+
+}  // namespace
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,93 @@
+// Programs in the scheduled form, for its tests.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/schedule/schedule.h"
+#include "ir/parse.h"
+#include "tests/run/chained_programs.h"
+#include "tests/run/scheduled_programs.h"
+
+namespace tilewright::cuda::schedule {
+
+inline Target dense_target(const ir::Function& function) {
+    Target target = target_of("sm_90a");
+    for (ir::Value parameter : function.parameters()) {
+        if (function.is_ref(parameter)) target.facts.push_back({true, true, true});
+    }
+    return target;
+}
+
+inline ir::Function kernel_of(const testing_support::Product& options) {
+    return ir::parse(testing_support::product(options).text);
+}
+
+inline Program program_of(const testing_support::Product& options,
+                          Level up_to = Level::synchronised) {
+    const ir::Function function = kernel_of(options);
+    return schedule(function, dense_target(function), up_to);
+}
+
+/// Enough programs of 128 x 256 for every multiprocessor.
+inline const testing_support::Product kMatmul{"matmul", 2048, 4096, 4096, 256, 256};
+
+inline std::string refusal(const ir::Function& function, const Target& target) {
+    try {
+        schedule(function, target);
+    } catch (const Refused& refused) {
+        return refused.what();
+    }
+    return "";
+}
+
+/// The program whose operands are copied by threads in pieces of this many bytes.
+inline Program copied_program(int bytes, Level up_to = Level::synchronised) {
+    const ir::Function function = kernel_of(kMatmul);
+    Target target = dense_target(function);
+    for (RefFacts& facts : target.facts) {
+        facts = {false, false, false, bytes};
+    }
+    return schedule(function, target, up_to);
+}
+
+/// All programs: products and attention.
+inline std::vector<testing_support::CudaProgram> all_programs() {
+    std::vector<testing_support::CudaProgram> all = testing_support::scheduled_programs();
+    for (auto& one : testing_support::chained_programs()) all.push_back(std::move(one));
+    return all;
+}
+
+/// Causal attention of 16 heads of 4096 x 128.
+inline Program attention_of(Level up_to = Level::synchronised) {
+    const ir::Function function = ir::parse(
+        testing_support::attention({"attention", 16, 4096, 4096, 128, 128, 128, true}).text);
+    return schedule(function, dense_target(function), up_to);
+}
+
+/// A change to a program's text, and the rule that it breaks.
+struct Breach {
+    const char* rule;
+    Level level;
+    const char *from, *to;
+};
+
+/// Expects the text to break the breach's rule, and no rule before it.
+inline void expect_broken(const std::string& text, const Breach& breach) {
+    const auto broken = broken_rule(parse(text));
+    ASSERT_TRUE(broken.has_value()) << text;
+    EXPECT_THAT(*broken, ::testing::StartsWith(std::string(breach.rule) + ": ")) << text;
+}
+
+/// Four products in turn, of 4000 queries and 4096 keys of 128.
+inline Program gradients_of(Level up_to = Level::synchronised, bool adds = false) {
+    const ir::Function function =
+        ir::parse(testing_support::gradients_of_keys(4000, 4096, 128, adds).text);
+    return schedule(function, dense_target(function), up_to);
+}
+
+}  // namespace tilewright::cuda::schedule
