@@ -109,18 +109,19 @@ struct PreparedHelper {
 };
 
 /// A helper, idle or new, that has been given the job. It becomes idle when the last reference to
-/// it is gone, for further jobs of the same `owner`.
+/// it is gone, for further jobs of the same interpreter and `owner`.
 std::shared_ptr<HelperProcess> with_job(const fs::path& root, const nlohmann::json& job,
                                         const std::string& script, const std::string& owner = {}) {
     static std::multimap<std::string, std::unique_ptr<HelperProcess>> idle;
-    const std::string key = script + ' ' + owner;
+    const std::string program = python(root);
+    const std::string key = fmt::format("{} {} {}", program, script, owner);
     std::unique_ptr<HelperProcess> helper;
     if (auto found = idle.find(key); found != idle.end()) {
         helper = std::move(found->second);
         idle.erase(found);
     } else {
         helper = std::make_unique<HelperProcess>(
-            std::vector<std::string>{python(root), (root / "bench" / script).string()});
+            std::vector<std::string>{program, (root / "bench" / script).string()});
     }
     helper->tell(job.dump());
     return {helper.release(), [key](HelperProcess* done) {
