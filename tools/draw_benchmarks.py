@@ -173,8 +173,8 @@ def charts():
         stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
         if re.search(r"^\| kernel \|", section, re.MULTILINE):
             drawn[f"benchmarks-{stem}.svg"] = suite_chart(title, section)
-        else:
-            drawn[f"benchmarks-{stem}.svg"] = chart(title, rows_of(section))
+        elif rows := rows_of(section):
+            drawn[f"benchmarks-{stem}.svg"] = chart(title, rows)
     results = (ROOT / "README.md").read_text().partition("\n## Results")[2].partition("\n## ")[0]
     if results:
         drawn["results.svg"] = chart("Tilewright", rows_of(results))

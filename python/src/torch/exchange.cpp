@@ -165,6 +165,7 @@ TorchScope::TorchScope(DLDevice device) {
     if (device.device_type != kDLCUDA) return;
     void* stream = nullptr;
     if (torch().api->current_work_stream(device.device_type, device.device_id, &stream) != 0) {
+        const nb::gil_scoped_acquire held;  // operators of compiled regions come without it
         nb::raise_python_error();
     }
     scope_ = std::make_unique<CudaScope>(
