@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/tiles/config.h"
+#include "run/machine.h"
 #include "tests/attention/cuda_calls.h"
 #include "tilewright/masks.h"
 #include "tilewright/scores.h"
@@ -87,6 +88,36 @@ TEST(CudaCallsSplit, IsWhereFewProgramsWouldRun) {
     EXPECT_THAT(log_of(20, 1100, {}), HasSubstr("3 parts of 512 keys"));
     EXPECT_THAT(log_of(20, 1000, {}), Not(HasSubstr("parts of")));
     EXPECT_THAT(log_of(20, 1100, {.causal = true}), Not(HasSubstr("parts of")));
+}
+
+TEST(CudaCallsSplit, LeavesWarpgroupsTheirBlocksWhereItSplitsNothing) {
+    TW_REQUIRE_GPU();
+    if (run::arch(0) != "sm_90a")
+        GTEST_SKIP() << "needs a GPU with wgmma but it is " << run::arch(0);
+    const auto options_of = [](std::int64_t heads, const AttentionBlocks& hint) {
+        attn::AttentionSpec spec;
+        spec.device = kGpu;
+        spec.dtype = bf16;
+        spec.batch = 1;
+        spec.query_heads = spec.kv_heads = heads;
+        spec.query_length = 128;
+        spec.kv_length = 1 << 16;
+        spec.head_dim = spec.value_dim = 64;
+        spec.forward_blocks = hint;
+        return attn::tiles::choose(spec, attn::tiles::features_of(spec))->options;
+    };
+    const std::int64_t few = run::multiprocessors(0) / 8, many = run::multiprocessors(0) * 2 / 5;
+    const attn::tiles::Options split = options_of(few, {});
+    EXPECT_GT(split.split_k, 0);
+    EXPECT_FALSE(split.guarded);
+    // Programs of 128 queries are few enough to split, those of 64 are not.
+    const attn::tiles::Options whole = options_of(many, {});
+    EXPECT_EQ(whole.split_k, 0);
+    EXPECT_TRUE(whole.guarded);
+    EXPECT_EQ(whole.block_q, 128);
+    const attn::tiles::Options asked = options_of(few, {.q = 128, .kv = whole.block_k});
+    EXPECT_EQ(asked.split_k, 0);
+    EXPECT_EQ(asked.block_q, 128);
 }
 
 TEST(GpuBlocksSplit, DependsOnTheNumberOfPrograms) {

@@ -128,7 +128,7 @@ std::vector<stable::OwnedTensor> run_site(std::vector<stable::OwnedTensor> opera
     for (const DLTensor& view : views) arguments.add(nb::handle(), view);
     if (views.front().device.device_type == kDLCPU) {
         std::uint32_t threads = 0;
-        stable::check(stable::functions().torch_get_num_threads(&threads));
+        stable::check(stable::functions().torch_get_num_threads(&threads), "count its threads");
         follow_threads(threads);
     }
     std::vector<stable::OwnedTensor> results;
@@ -205,8 +205,9 @@ void bind_operators(nb::module_& module) {
             const stable::Functions& functions = stable::functions();
             for (const char* key : {"CPU", "CUDA"}) {
                 void* library = nullptr;  // kept for as long as the process lives
-                stable::check(functions.aoti_torch_library_init_impl("tilewright", key, __FILE__,
-                                                                     __LINE__, &library));
+                stable::check(functions.aoti_torch_library_init_impl("tilewright", key,
+                                                                     "operators.cpp", 0, &library),
+                              "register operators");
                 for (const auto& [name, kernel] :
                      {std::pair<const char*, stable::Kernel>{"forward", forward_kernel},
                       {"forward.host", forward_kernel},
@@ -214,7 +215,8 @@ void bind_operators(nb::module_& module) {
                       {"forward.alone_host", forward_alone_kernel},
                       {"backward", backward_kernel},
                       {"backward.host", backward_kernel}}) {
-                    stable::check(functions.aoti_torch_library_impl(library, name, kernel));
+                    stable::check(functions.aoti_torch_library_impl(library, name, kernel),
+                                  "register operators");
                 }
             }
             return true;

@@ -88,8 +88,10 @@ const Functions& functions() {
     return found;
 }
 
-void check(Status status) {
-    if (status != 0) throw std::runtime_error("[tilewright.torch] a function of torch failed");
+void check(Status status, const char* what) {
+    if (status == 0) return;
+    throw std::runtime_error(std::string("[tilewright.torch] expected torch to ") + what +
+                             " but it failed; what torch printed says why");
 }
 
 OwnedTensor::~OwnedTensor() {
@@ -107,13 +109,13 @@ DLTensor OwnedTensor::view() const {
     DLTensor view{};
     std::int64_t ndim = 0;
     std::int32_t dtype = -1, kind = -1, index = 0;
-    check(torch.aoti_torch_get_data_ptr(handle_, &view.data));
-    check(torch.aoti_torch_get_dim(handle_, &ndim));
-    check(torch.aoti_torch_get_sizes(handle_, &view.shape));
-    check(torch.aoti_torch_get_strides(handle_, &view.strides));
-    check(torch.aoti_torch_get_dtype(handle_, &dtype));
-    check(torch.aoti_torch_get_device_type(handle_, &kind));
-    check(torch.aoti_torch_get_device_index(handle_, &index));
+    check(torch.aoti_torch_get_data_ptr(handle_, &view.data), "describe a tensor");
+    check(torch.aoti_torch_get_dim(handle_, &ndim), "describe a tensor");
+    check(torch.aoti_torch_get_sizes(handle_, &view.shape), "describe a tensor");
+    check(torch.aoti_torch_get_strides(handle_, &view.strides), "describe a tensor");
+    check(torch.aoti_torch_get_dtype(handle_, &dtype), "describe a tensor");
+    check(torch.aoti_torch_get_device_type(handle_, &kind), "describe a tensor");
+    check(torch.aoti_torch_get_device_index(handle_, &index), "describe a tensor");
     view.ndim = static_cast<std::int32_t>(ndim);
     view.device = kind == cuda_kind ? DLDevice{kDLCUDA, index} : DLDevice{kDLCPU, 0};
     for (const DType& known : dtypes) {
@@ -135,8 +137,9 @@ OwnedTensor OwnedTensor::empty(const std::vector<std::int64_t>& shape,
     }
     TensorHandle made = nullptr;
     check(functions().aoti_torch_empty_strided(
-        static_cast<std::int64_t>(shape.size()), shape.data(), strides.data(), number,
-        device.device_type == kDLCUDA ? cuda_kind : cpu_kind, device.device_id, &made));
+              static_cast<std::int64_t>(shape.size()), shape.data(), strides.data(), number,
+              device.device_type == kDLCUDA ? cuda_kind : cpu_kind, device.device_id, &made),
+          "allocate a result");
     return OwnedTensor(reinterpret_cast<Value>(made));
 }
 
@@ -145,30 +148,30 @@ std::vector<OwnedTensor> take_list(Value list) {
     void* const handle = reinterpret_cast<void*>(list);
     std::vector<OwnedTensor> tensors;
     std::size_t size = 0;
-    check(torch.torch_list_size(handle, &size));
+    check(torch.torch_list_size(handle, &size), "pass a list of tensors");
     tensors.reserve(size + 3);
     for (std::size_t i = 0; i < size; ++i) {
         Value element = 0;
-        check(torch.torch_list_get_item(handle, i, &element));
+        check(torch.torch_list_get_item(handle, i, &element), "pass a list of tensors");
         tensors.emplace_back(element);
     }
-    check(torch.torch_delete_list(handle));
+    check(torch.torch_delete_list(handle), "pass a list of tensors");
     return tensors;
 }
 
 std::string_view OwnedString::view() const {
     std::size_t length = 0;
     const char* text = nullptr;
-    check(functions().torch_string_length(string_, &length));
-    check(functions().torch_string_c_str(string_, &text));
+    check(functions().torch_string_length(string_, &length), "pass a string");
+    check(functions().torch_string_c_str(string_, &text), "pass a string");
     return {text, length};
 }
 
 Value make_list(std::vector<OwnedTensor> tensors) {
     void* list = nullptr;
-    check(functions().torch_new_list_reserve_size(tensors.size(), &list));
+    check(functions().torch_new_list_reserve_size(tensors.size(), &list), "pass a list of tensors");
     for (OwnedTensor& tensor : tensors) {
-        check(functions().torch_list_push_back(list, tensor.release()));
+        check(functions().torch_list_push_back(list, tensor.release()), "pass a list of tensors");
     }
     return reinterpret_cast<Value>(list);
 }

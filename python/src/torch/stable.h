@@ -49,7 +49,7 @@ bool find_functions();
 const Functions& functions();
 
 /// Throws std::runtime_error if a function of torch failed.
-void check(Status status);
+void check(Status status, const char* what);
 
 /// A tensor.
 class OwnedTensor {

@@ -194,12 +194,17 @@ void choose_queries(const AttentionSpec& spec, TilesConfig& config) {
     if (wish.q == 0 && wish.kv == 0) use_edges(spec, options);
 }
 
-/// Splits the keys over programs where there are few queries.
+/// Splits the keys over programs where there are few queries. Warpgroups have no such program: then
+/// warps have blocks of their own, unless the caller asked for these or all keys are few for them.
 void use_split(const AttentionSpec& spec, const Features& features, Options& options) {
     const GpuProblem problem = gpu_problem(spec, features);
     if (split_of(options, problem) == 0) return;
-    use_warp_blocks(spec, features, options);
-    options.split_k = split_of(options, problem);
+    const AttentionBlocks& wish = spec.forward_blocks;
+    if (options.guarded && (wish.q > 0 || wish.kv > 0)) return;
+    Options split = options;
+    use_warp_blocks(spec, features, split);
+    split.split_k = split_of(split, problem);
+    if (split.split_k > 0) options = split;
 }
 
 void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
