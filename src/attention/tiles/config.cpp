@@ -289,7 +289,7 @@ std::string choose_separate(const AttentionSpec& spec, const TilesConfig& config
     GpuProblem problem = gpu_problem(spec, config.features);
     problem.wgmma = run::arch(spec.device.index) == "sm_90a";
     Options separate = options;
-    const std::string reason = use_separate_blocks(separate, problem);
+    std::string reason = use_separate_blocks(separate, problem);
     if (!reason.empty()) return reason;
     const AttentionBlocks& wish = spec.backward_blocks;
     const auto differs = [](std::int64_t wanted, std::int64_t given) {
