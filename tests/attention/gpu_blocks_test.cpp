@@ -95,8 +95,8 @@ cuda::CompileRequest request_of(const Call& call, std::vector<Tensor> inputs,
 
 TEST(GpuBlocks, OfEarlierGpusCompileWithFewSpills) {
     TW_REQUIRE_NVRTC();
-    // Of 255 registers a thread, these blocks spill at most so many bytes today. On Hopper GPUs such
-    // tiles were faster than smaller ones; nothing was timed on the GPUs of this test.
+    // Of 255 registers a thread, these blocks spill at most so many bytes today. On Hopper GPUs
+    // such tiles were faster than smaller ones; nothing was timed on the GPUs of this test.
     constexpr int kForward128 = 352, kBackward = 160;
     std::vector<cuda::CompileRequest> requests;
     for (const char* arch : {"sm_80", "sm_86", "sm_89"}) {
