@@ -145,6 +145,18 @@ TW_DEVICE void order(Word& a, Word& b, bool ascending) {
     }
 }
 
+/// Orders a bitonic sequence.
+template <int kGroup, class Word>
+TW_DEVICE void merge(Word (&held)[kGroup], bool ascending) {
+#pragma unroll
+    for (int distance = kGroup / 2; distance > 0; distance /= 2) {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) {
+            if ((i & distance) == 0) order(held[i], held[i + distance], ascending);
+        }
+    }
+}
+
 /// Compares words `stride`, `stride` / 2, ... apart, kBits distances, in lines of kLength words.
 /// Runs of `size` words alternate in direction.
 template <int kBits, int kLength, int kTotal, int kThreads, class Word>
@@ -157,13 +169,7 @@ TW_DEVICE void compare(Word* words, int size, int stride) {
         Word held[kGroup];
 #pragma unroll
         for (int i = 0; i < kGroup; ++i) held[i] = words[slot<Word>(first + i * least)];
-#pragma unroll
-        for (int distance = kGroup / 2; distance > 0; distance /= 2) {
-#pragma unroll
-            for (int i = 0; i < kGroup; ++i) {
-                if ((i & distance) == 0) order(held[i], held[i + distance], ascending);
-            }
-        }
+        merge(held, ascending);
 #pragma unroll
         for (int i = 0; i < kGroup; ++i) words[slot<Word>(first + i * least)] = held[i];
     }
@@ -233,13 +239,7 @@ TW_DEVICE void compare_kept(Word* words, int level, int stride) {
                 if (comes_before(other, held[i])) held[i] = other;
             }
         }
-#pragma unroll
-        for (int distance = kGroup / 2; distance > 0; distance /= 2) {
-#pragma unroll
-            for (int i = 0; i < kGroup; ++i) {
-                if ((i & distance) == 0) order(held[i], held[i + distance], ascending);
-            }
-        }
+        merge(held, ascending);
 #pragma unroll
         for (int i = 0; i < kGroup; ++i) words[slot<Word>(at + i * least)] = held[i];
     }
