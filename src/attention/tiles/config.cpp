@@ -194,8 +194,9 @@ void choose_queries(const AttentionSpec& spec, TilesConfig& config) {
     if (wish.q == 0 && wish.kv == 0) use_edges(spec, options);
 }
 
-/// Splits the keys over programs where there are few queries. Warpgroups have no such program: then
-/// warps have blocks of their own, unless the caller asked for these or all keys are few for them.
+/// Splits the keys over programs where there are few queries. Programs of warpgroups do not split,
+/// so blocks are chosen anew for warps, unless the caller asked for these or they would not split
+/// either.
 void use_split(const AttentionSpec& spec, const Features& features, Options& options) {
     const GpuProblem problem = gpu_problem(spec, features);
     if (split_of(options, problem) == 0) return;

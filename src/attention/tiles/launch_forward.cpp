@@ -72,7 +72,8 @@ void decode(const AttentionSpec& spec, const TilesConfig& config, const Attentio
     combine.into({grouped(result.out), grouped(result.lse), grouped(result.max_scores)}, parts);
 }
 
-/// The forward program with its keys split over programs, and what joins the parts.
+/// The forward program with its keys split over programs (split-KV), then the one that combines
+/// their results.
 void split(const AttentionSpec& spec, const TilesConfig& config, const Options& options,
            const AttentionBuffers& buffers, const AttentionOutput& result, const Plan& plan,
            Scratch& scratch) {

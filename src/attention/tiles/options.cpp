@@ -115,7 +115,7 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
 }
 
 std::int64_t split_of(const Options& options, const GpuProblem& problem) {
-    constexpr std::int64_t kLeast = 512;  // keys, so that joining the parts costs little
+    constexpr std::int64_t kLeast = 512;  // keys, so that combining costs little
     const std::int64_t programs = problem.heads * ceil_div(problem.query_length, options.block_q);
     if (!problem.splits || 2 * programs > problem.multiprocessors) return 0;
     std::int64_t keys = kLeast;

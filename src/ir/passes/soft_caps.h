@@ -10,10 +10,10 @@ struct SoftCapsReport {
     bool changed() const { return functions > 0; }
 };
 
-/// Replaces tanh(x) of f32 by 2 logistic(2 x) - 1 with the approximate logistic function, a third
-/// of the instructions on a GPU. The absolute error is below 2^-20; near 0 the relative one has no
-/// bound. So every reader must multiply by a constant of at most 128 or by tanh(x) itself, or add a
-/// constant.
+/// Replaces tanh(x) of f32 by 2 logistic(2 x) - 1 with the approximate logistic function, which
+/// takes fewer instructions on a GPU. The absolute error is below 2^-20; near 0 the relative one
+/// has no bound. So every reader must multiply by a constant of at most 128 or by tanh(x) itself,
+/// or add a constant.
 SoftCapsReport soft_caps(Function& function);
 
 }  // namespace tilewright::ir
