@@ -1,12 +1,13 @@
 # One module = one folder = one namespace = one CMake target = one test folder.
 #
 # tw_module(NAME name SOURCES a.cpp ... [DEPENDS module ...] [LIBRARIES target ...] [TESTS t.cpp ...]
-#           [OPTIMIZE level] [UNITY])
+#           [OPTIMIZE level] [OBJECTS] [UNITY])
 #   DEPENDS    modules of this project whose headers the module may include
 #   LIBRARIES  third-party targets
 #   TESTS      files of tests/<name>/, built into the ctest program <name>_tests
 #   OPTIMIZE   for the Release build, -O2 by default; -O3 takes a fifth longer and pays in kernels only
 #
+#   OBJECTS    an object library, whose objects are linked whole
 #   UNITY      its files may be compiled together: no two have the same name in an anonymous namespace
 #
 # Standard headers are half of most units, so they are precompiled: once for the modules, once for
@@ -39,9 +40,13 @@ function(tw_precompile target owner)
 endfunction()
 
 function(tw_module)
-  cmake_parse_arguments(M "UNITY" "NAME;OPTIMIZE" "SOURCES;DEPENDS;LIBRARIES;TESTS" ${ARGN})
+  cmake_parse_arguments(M "OBJECTS;UNITY" "NAME;OPTIMIZE" "SOURCES;DEPENDS;LIBRARIES;TESTS" ${ARGN})
   set(target tw_${M_NAME})
-  add_library(${target} STATIC ${M_SOURCES})
+  set(kind STATIC)
+  if(M_OBJECTS)
+    set(kind OBJECT)
+  endif()
+  add_library(${target} ${kind} ${M_SOURCES})
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
   # Public headers mark what the library exports (TW_API); everything else is hidden.

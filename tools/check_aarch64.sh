@@ -64,9 +64,17 @@ if [ "${1:-}" = --quick ]; then
     set -- support_tests cpu_tests
 fi
 programs=${*:-support_tests ir_tests lang_tests cpu_tests}
+# The program that runs during the build, of this machine where it has a build: else it is built for
+# Arm with half of the library, and emulated.
+generator=
+if [ -f build/build.ninja ]; then
+    cmake --build build --target generate_compiled_runs >&2
+    generator=$PWD/build/src/cli/generate_compiled_runs
+fi
 if [ ! -f "$build/build.ninja" ]; then
     cmake -S . -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D TILEWRIGHT_UNITY=ON \
-        -D CMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" -D TILEWRIGHT_SYSROOT="$sysroot" >&2
+        -D CMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" -D TILEWRIGHT_SYSROOT="$sysroot" \
+        -D TILEWRIGHT_RUN_GENERATOR="$generator" >&2
 fi
 # shellcheck disable=SC2086  # a list of words
 cmake --build "$build" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" --target $programs >&2

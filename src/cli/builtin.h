@@ -13,10 +13,6 @@ namespace tilewright::cli {
 /// computes a block of z of up to 512 x 512 with all of k.
 Call matmul(std::int64_t m, std::int64_t n, std::int64_t k);
 
-/// Softmax of every row of x[rows, n]. On a GPU with 16-bit results, `exp` is the hardware's, with
-/// a relative error of 2^-22.
-Call softmax(std::int64_t n, bool gpu);
-
 /// A program with inputs of typical size.
 struct Builtin {
     Call call;

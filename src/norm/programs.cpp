@@ -1,5 +1,5 @@
-// Tile programs of RMSNorm and LayerNorm. On a CPU their passes over rows are functions generated
-// from these programs and compiled ahead: run the target update_compiled_runs after a change here.
+// Tile programs of RMSNorm and LayerNorm. On a CPU their passes over rows are functions, which the
+// build makes from these programs.
 #include "norm/programs.h"
 
 #include <algorithm>

@@ -206,6 +206,24 @@ TEST(RunCompilerSwitch, TurnsMachineCodeOff) {
     EXPECT_EQ(compile_run({&load, 1}, 64), nullptr);
 }
 
+/// Steps of rms_norm, which the build lists, and which are no machine code: a sum over lanes.
+TEST(CompiledRuns, AreThoseOfNormsAndTakeSlicesOfARow) {
+    std::vector<FusedShape> shapes = {{{Op::load, DType::f32}, {FusedPlace{Kind::lanes}}},
+                                      {{Op::mul, DType::f32}, {FusedPlace{Kind::lanes}}},
+                                      {{Op::reduce, DType::f32}, {}}};
+    for (const Kernels* table : available_kernels()) {
+        if (!table->fused.run) continue;
+        const auto run = table->fused.compiled(shapes);
+        EXPECT_NE(run, nullptr) << table->name;
+        std::vector<FusedShape> slices = shapes;
+        slices[0].place[0].base = slices[1].place[0].base = 0;
+        slices[1].place[0].shift = 1;
+        EXPECT_EQ(table->fused.compiled(slices), run) << table->name;
+        slices[1].key.op = Op::max;
+        EXPECT_EQ(table->fused.compiled(slices), nullptr) << table->name;
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tables, RunCompiler, testing::ValuesIn(available_kernels()),
                          [](const auto& table) { return std::string(table.param->name); });
 

@@ -13,6 +13,7 @@
 #include "cli/bench/flex_cases.h"
 #include "cli/bench/rows.h"
 #include "cli/builtin.h"
+#include "cli/softmax.h"
 #include "cpu/machine.h"
 #include "norm/reference.h"
 #include "run/to_array.h"

@@ -10,6 +10,7 @@
 
 #include "cli/bench/cases.h"
 #include "cli/builtin.h"
+#include "cli/softmax.h"
 #include "support/check.h"
 #include "tilewright/attention.h"
 #include "tilewright/norm.h"

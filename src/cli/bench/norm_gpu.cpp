@@ -5,6 +5,7 @@
 #include "cli/bench/cases.h"
 #include "cli/bench/gpu_peers.h"
 #include "cli/builtin.h"
+#include "cli/softmax.h"
 #include "run/to_array.h"
 #include "support/accuracy.h"
 #include "tilewright/norm.h"

@@ -1,6 +1,7 @@
 // Chooses the kernel table of this machine.
 #include "cpu/simd/kernels.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -60,6 +61,13 @@ StripFunction elementwise(ir::Op op, DType in, DType out, bool approx) {
     return f != nullptr ? f : scalar;
 }
 
+bool shares_rows(std::span<const FusedShape> shapes) {
+    return std::any_of(shapes.begin(), shapes.end(), [](const FusedShape& shape) {
+        return std::any_of(shape.place.begin(), shape.place.end(),
+                           [](const FusedPlace& place) { return place.base >= 0; });
+    });
+}
+
 // The table of a vector target: its own kernels where it has them, the scalar ones elsewhere.
 template <Target target>
 Kernels vector_kernels(std::string_view name, int vector_bytes) {
@@ -108,9 +116,14 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
     k.fused = *vector_fused_kernels(target);
     k.fused.compiled = [](std::span<const FusedShape> shapes) {
         static const auto ahead = vector_compiled_runs(target);
+        constexpr int kBytes = target == Target::avx512 ? 64 : 32;
+        // Machine code loads once what slices of a row share, which code compiled ahead does not.
+        if (target != Target::neon && shares_rows(shapes)) {
+            if (const auto run = compile_run(shapes, kBytes)) return run;
+        }
         const auto run = ahead(shapes);
         if (run != nullptr || target == Target::neon) return run;
-        return compile_run(shapes, target == Target::avx512 ? 64 : 32);
+        return compile_run(shapes, kBytes);
     };
     return k;
 }
@@ -158,7 +171,16 @@ std::vector<const Kernels*> find_available() {
     return tables;
 }
 
+bool for_any_machine = false;
+
 const Kernels& choose() {
+#if !TILEWRIGHT_SCALAR
+    if (for_any_machine) {
+        constexpr Target kTarget = HWY_ARCH_X86 ? Target::avx2 : Target::neon;
+        static const Kernels table = vector_kernels<kTarget>("any", HWY_ARCH_X86 ? 32 : 16);
+        return table;
+    }
+#endif
     const char* wanted = std::getenv("TILEWRIGHT_TARGET");
     if (wanted == nullptr || *wanted == '\0') return *available_kernels().front();
     if (const Kernels* table = find_kernels(wanted)) return *table;
@@ -171,6 +193,10 @@ const Kernels& choose() {
 }
 
 }  // namespace
+
+void compile_for_any_machine() {
+    for_any_machine = true;
+}
 
 const std::vector<const Kernels*>& available_kernels() {
     static const std::vector<const Kernels*> tables = find_available();

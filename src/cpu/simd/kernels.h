@@ -196,6 +196,9 @@ struct Kernels {
 /// The best table for this machine, or the one that TILEWRIGHT_TARGET names; UserError with a list
 /// of the available tables when it names none of them.
 const Kernels& kernels();
+/// Makes kernels() return a table of vector kernels, whether or not this machine has their
+/// instructions, for a program that compiles functions and runs none. Before any other call.
+void compile_for_any_machine();
 /// A table by name; nullptr when this build or machine does not have it. "scalar" always exists,
 /// and so does "scalar_amx", which needs tiles as AMX does: for tests on other machines.
 const Kernels* find_kernels(std::string_view name);

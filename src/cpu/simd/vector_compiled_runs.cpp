@@ -23,9 +23,9 @@ namespace {
 // multiplications on rows in the cache, most of its time. The runs below are known when the library
 // is compiled; their steps are inlined, and a run's temporaries stay in registers.
 //
-// compiled_runs.inl lists them, one macro call each, generated from the programs themselves
-// (docs/design/018-runs-compiled-ahead.md). Their steps use the functions below; runs that
-// cli/generate_compiled_runs.cpp cannot express with these are not listed.
+// compiled_runs.inl lists them, one macro call each. The build writes it from the programs
+// themselves (docs/design/018-runs-compiled-ahead.md). Their steps use the functions below; runs
+// that cli/generate_compiled_runs.cpp cannot express with these are not listed.
 
 using ir::Op;
 using Kind = FusedPlace::Kind;
@@ -286,6 +286,14 @@ constexpr Entry entry() {
     return {kRun, compiled_run<kRun>};
 }
 
+/// Which operands are parts of one row makes no difference: each is loaded by itself.
+bool same_steps(const Shape& a, const Shape& b) {
+    return a.key == b.key && std::equal(a.place.begin(), a.place.end(), b.place.begin(),
+                                        [](const FusedPlace& x, const FusedPlace& y) {
+                                            return x.kind == y.kind && x.temporary == y.temporary;
+                                        });
+}
+
 CompiledRun find(std::span<const Shape> shapes) {
     static constexpr Entry kEntries[] = {
 #define TW_COMPILED_RUN(name, ...) entry<name>(),
@@ -293,7 +301,8 @@ CompiledRun find(std::span<const Shape> shapes) {
 #undef TW_COMPILED_RUN
     };
     for (const Entry& e : kEntries) {
-        if (std::equal(e.shapes.begin(), e.shapes.end(), shapes.begin(), shapes.end())) {
+        if (std::equal(e.shapes.begin(), e.shapes.end(), shapes.begin(), shapes.end(),
+                       same_steps)) {
             return e.run;
         }
     }
