@@ -81,9 +81,9 @@ WORDS = {
         r"(?<![a-z])tickets?(?![a-z])": "dynamic tile scheduler",
         r"kShares\b|\.shares\b|in equal shares": "stream-K",
         r"\b(met|meets?) (a|its first) key\b": "has an unmasked key",
-        r"\bkWide\b|\bwide heads?\b": "head_dim > 128",
+        r"\bkWide\b|\bwide (heads?|kernels?|backwards?)\b": "head_dim > 128",
         r"(?<![a-z])behind(?![a-z])": "after",
-        r"\b(cannot|can't|could not) serve\b|\bnot served\b": "unsupported",
+        r"\b(cannot|can't|could not|do not|does not|did not) serve\b|\bserve[sd]\b": "supports",
         r"\bcomplaints?\b": "known issues",
     }.items()
 }

@@ -96,6 +96,7 @@ class CheckLayout(unittest.TestCase):
                 "src/ir/b.h": f"// b.\n// The {'gu'}ess of a maximum.\n"
             },
             "README.md:1: words: write TMA": {"README.md": "The copy" + " engine.\n"},
+            "README.md:1: words: write supports": {"README.md": "One kernel ser" + "ves all.\n"},
             "b.py:2: names a host that packages come from": {
                 "tools/b.py": "# b.\n# http://deb." + "debian.org/debian\n"
             },

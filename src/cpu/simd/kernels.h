@@ -152,8 +152,8 @@ struct Kernels {
     /// Exists for every dtype.
     SortFunction (*sort)(DType dtype) = nullptr;
 
-    /// a, b and c of the type in the name; integers wrap around, so that those without a sign are
-    /// served, too.
+    /// a, b and c of the type in the name; integers wrap around, so that these are the functions of
+    /// unsigned ones, too.
     GemmFunction gemm_f32 = nullptr;
     GemmFunction gemm_f64 = nullptr;
     GemmFunction gemm_i32 = nullptr;

@@ -238,7 +238,8 @@ class Emitter {
     };
     Operand operand_of(const Instruction& dot, int side) const;
     void dot(const Instruction& instruction);
-    /// Also copies the operands of the block's next dots, if available: one barrier serves all.
+    /// Also copies the operands of the block's next dots, if available, for which one barrier is
+    /// enough.
     void copy_operands_ahead(const Instruction& dot);
     /// Text of the packed words of a left operand whose registers the instruction can read.
     std::optional<Names> register_words(const DotPlan& plan, const Operand& operand);
@@ -282,7 +283,7 @@ class Emitter {
     /// After a reduction: elements are unpacked again and cheap arithmetic on them is repeated, so
     /// that only packed words stay in registers across the reduction.
     void keep_packed();
-    /// Finds loads before the loop of a wide kernel, which are repeated in every iteration.
+    /// If is_wide(): finds loads before the loop, which are repeated in every iteration.
     void find_repeated_loads();
     /// Scratch in which each thread accesses only its own elements, so that no barrier is needed.
     bool is_private(Value ref) const;
