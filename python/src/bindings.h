@@ -10,6 +10,7 @@ namespace nb = nanobind;
 void bind_artifact(nb::module_& module);
 void bind_attention(nb::module_& module);
 void bind_exchange(nb::module_& module);
+void bind_autograd(nb::module_& module);
 void bind_known_calls(nb::module_& module);
 void bind_operators(nb::module_& module);
 void bind_mask(nb::module_& module);

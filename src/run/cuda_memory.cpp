@@ -146,6 +146,10 @@ std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
     return {buffer, reinterpret_cast<void*>(buffer->address())};
 }
 
+bool is_told_addresses() {
+    return allocator_of_thread != nullptr;
+}
+
 OwnCudaMemory::OwnCudaMemory() : callers_(std::exchange(allocator_of_thread, nullptr)) {}
 
 OwnCudaMemory::~OwnCudaMemory() {

@@ -16,6 +16,10 @@ namespace tilewright::run {
 /// CudaError if memory runs out.
 std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device);
 
+/// Whether this thread's arrays belong to a framework, whose allocator its CudaScope has: it knows
+/// where they are, and asking the driver costs microseconds a call.
+bool is_told_addresses();
+
 /// While it lives, this thread allocates from Tilewright's own cache: for what outlives the call.
 class OwnCudaMemory {
   public:

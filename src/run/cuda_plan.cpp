@@ -297,6 +297,7 @@ void check_planned_arrays(const run::PlanData& plan, const std::vector<TensorTyp
 
 /// A pointer to the host or another GPU would fault and make the process's CUDA context unusable.
 void check_addresses(const run::PlanData& plan, std::span<const Tensor> arrays, int device) {
+    if (run::is_told_addresses()) return;
     for (std::size_t i = 0; i < arrays.size(); ++i) {
         if (arrays[i].size() == 0) continue;
         const std::string& name = run::array_name(plan, i);

@@ -1,6 +1,7 @@
 // Attention on PyTorch tensors.
 #include "torch/attention.h"
 
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,10 @@
 #include "tilewright/attention.h"
 
 namespace tilewright::torch {
+
+namespace {
+std::atomic<std::uint64_t> forward_calls = 0;
+}
 
 nb::object TorchAttention::call(nb::handle site, nb::sequence operands, nb::handle block_mask,
                                 std::uint64_t seed) {
@@ -23,6 +28,7 @@ nb::object TorchAttention::call(nb::handle site, nb::sequence operands, nb::hand
 
 nb::object TorchAttention::call_plain(nb::handle site, Arguments& operands, nb::handle block_mask,
                                       std::uint64_t seed) {
+    if (!is_backward_) ++forward_calls;
     static PyObject* const kCore = PyUnicode_InternFromString("_core");
     const BlockMask mask =
         block_mask.is_none() ? BlockMask() : nb::cast<BlockMask>(attribute(block_mask, kCore));
@@ -33,6 +39,7 @@ nb::object TorchAttention::call_plain(nb::handle site, Arguments& operands, nb::
 void TorchAttention::call_released(nb::handle site, Arguments& operands, nb::handle block_mask,
                                    const BlockMask& mask, std::uint64_t seed,
                                    const Calls::Make& make) {
+    if (!is_backward_) ++forward_calls;
     calls_.call_released(site, operands, details(block_mask, mask), make,
                          [&](std::span<const Tensor> arrays) { run_on(arrays, mask, seed); });
 }
@@ -69,11 +76,19 @@ void TorchAttention::run_on(std::span<const Tensor> arrays, const BlockMask& mas
     for (const Tensor& gradient : gradients.captured) results[next++].copy_from(gradient);
 }
 
-/// Memory from the library itself: a torch tensor costs a microsecond.
+/// Memory of the library's own: a torch tensor costs microseconds. A graph has torch's.
 Tensor TorchAttention::unwanted_lse(const Tensor& query) const {
     const bool bshd = site_.options().layout == Layout::bshd;
     const Tensor::Dims rows{query.dim(0), query.dim(bshd ? 2 : 1), query.dim(bshd ? 1 : 2)};
-    return Tensor::empty(query.dtype() == f64 ? f64 : f32, rows, query.device());
+    const DType dtype = query.dtype() == f64 ? f64 : f32;
+    const Device device = query.device();
+    if (device.kind == Device::Kind::cpu || is_cuda_recording()) {
+        return Tensor::empty(dtype, rows, device);
+    }
+    const std::int64_t bytes = rows[0] * rows[1] * rows[2] * (dtype == f64 ? 8 : 4);
+    std::shared_ptr<void> memory = cached_cuda_memory(bytes, device.index);
+    void* const address = memory.get();
+    return Tensor::from_data(address, dtype, rows, {}, std::move(memory), device);
 }
 
 }  // namespace tilewright::torch
@@ -106,6 +121,9 @@ void bind_torch_attention(nb::module_& module) {
             nb::arg("block_size"), nb::arg("whole_masks"), nb::arg("options"))
         .def("__call__", &TorchAttention::call, nb::arg("site"), nb::arg("operands"),
              nb::arg("block_mask").none(), nb::arg("seed"));
+    module.def(
+        "forward_calls", [] { return torch::forward_calls.load(); },
+        "How often forward passes were called, for tests.");
 }
 
 }  // namespace tilewright::python

@@ -97,6 +97,21 @@ class TorchScope {
     std::unique_ptr<CudaScope> scope_;
 };
 
+/// The result of a C function of Python, with exceptions as Python's errors.
+template <typename Body>
+PyObject* without_exceptions(Body body) {
+    try {
+        return body().release().ptr();
+    } catch (nb::python_error& error) {
+        error.restore();
+    } catch (const nb::builtin_exception& error) {
+        PyErr_SetString(PyExc_TypeError, error.what());
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
 /// Runs `body` without the GIL; argument errors become the front end's class.
 template <typename Body>
 void run_released(Body body) {

@@ -157,11 +157,13 @@ nb::object KnownCalls::call(PyObject* const* arguments) {
     std::vector<nb::object> kept;
     const std::shared_ptr<const Known> known = find(arguments, operands, kept);
     if (!known) return nb::none();
+    const bool alone = arguments[kReturnLse] == Py_False && arguments[kReturnAux] == Py_None;
     if (!known->gradient) {
-        return known->attention->call_plain(known->site, operands, block_mask, 0);
+        nb::object results = known->attention->call_plain(known->site, operands, block_mask, 0);
+        return alone ? nb::borrow(PyTuple_GetItem(results.ptr(), 0)) : std::move(results);
     }
-    const nb::object seed = nb::int_(0);
-    std::vector<PyObject*> all{known->site.ptr(), block_mask.ptr(), seed.ptr()};
+    const nb::object call = nb::make_tuple(known->site, block_mask, 0, alone);
+    std::vector<PyObject*> all{call.ptr()};
     for (const nb::handle operand : operands.objects()) all.push_back(operand.ptr());
     nb::object results =
         nb::steal(PyObject_Vectorcall(apply_.ptr(), all.data(), all.size(), nullptr));
@@ -207,22 +209,12 @@ void bind_known_calls(nb::module_& module) {
                 "known_call",
                 reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(
                     +[](PyObject* self, PyObject* const* arguments, Py_ssize_t count) -> PyObject* {
-                        try {
+                        return torch::without_exceptions([&] {
                             if (count != KnownCalls::kCount) {
                                 throw nb::type_error("known_call: a wrong number of arguments");
                             }
-                            return nb::cast<KnownCalls&>(nb::handle(self))
-                                .call(arguments)
-                                .release()
-                                .ptr();
-                        } catch (nb::python_error& error) {
-                            error.restore();
-                        } catch (const nb::builtin_exception& error) {
-                            PyErr_SetString(PyExc_TypeError, error.what());
-                        } catch (const std::exception& error) {
-                            PyErr_SetString(PyExc_RuntimeError, error.what());
-                        }
-                        return nullptr;
+                            return nb::cast<KnownCalls&>(nb::handle(self)).call(arguments);
+                        });
                     })),
                 METH_FASTCALL, nullptr};
             return nb::steal<nb::callable>(PyCFunction_NewEx(&definition, self.ptr(), nullptr));

@@ -26,6 +26,8 @@ class KnownCalls {
         kExtras,  ///< whether there are further operands
         kFirstOption,
         kOptions = 10,  ///< scale and so on, which must be equal
+        kReturnLse = kFirstOption + 2,
+        kReturnAux = kFirstOption + 3,
         kCount = kFirstOption + kOptions,
     };
 
@@ -49,13 +51,13 @@ class KnownCalls {
 
     /// `torch_functions`: those that tell what torch would do around a call: the number of dispatch
     /// modes, the transform, autocast, grad mode, deterministic algorithms. `apply`: the autograd
-    /// Function's, called with the site, the block mask, the seed and the operands. `mask_type`:
-    /// the type of block masks with a `_core`.
+    /// Function's, called with (site, block mask, seed, whether out alone is wanted) and the
+    /// operands. `mask_type`: the type of block masks with a `_core`.
     KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object mask_type);
 
     void remember(std::shared_ptr<const Known> known);
     void clear() { known_.clear(); }
-    /// The results of a call; None if it is not known.
+    /// The results of a call, or `out` if nothing else is wanted; None if it is not known.
     nb::object call(PyObject* const* arguments);
 
   private:

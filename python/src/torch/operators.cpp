@@ -1,6 +1,5 @@
 // The kernels of torch's operators tilewright::forward and tilewright::backward, in C++: a compiled
 // region that calls them runs no Python code.
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -40,7 +39,6 @@ struct KernelState {
     std::mutex mutex;             ///< never held while Python code runs
     std::unordered_map<std::string, std::shared_ptr<const KnownSite>, TextHash, std::equal_to<>>
         sites;
-    std::atomic<std::uint64_t> forward_calls = 0;
 };
 KernelState& kernel_state() {
     static KernelState* const kState = new KernelState;
@@ -168,7 +166,6 @@ std::vector<stable::OwnedTensor> run_operator(stable::Value* stack, bool& has_ma
 }
 
 void forward_kernel(stable::Value* stack, std::uint64_t, std::uint64_t) {
-    ++kernel_state().forward_calls;
     bool has_max_scores = false;
     std::vector<stable::OwnedTensor> results = run_operator(stack, has_max_scores);
     if (!has_max_scores) {
@@ -179,7 +176,6 @@ void forward_kernel(stable::Value* stack, std::uint64_t, std::uint64_t) {
 }
 
 void forward_alone_kernel(stable::Value* stack, std::uint64_t, std::uint64_t) {
-    ++kernel_state().forward_calls;
     bool has_max_scores = false;
     stack[0] = run_operator(stack, has_max_scores)[0].release();
 }
@@ -223,9 +219,6 @@ void bind_operators(nb::module_& module) {
         },
         nb::arg("parsed"), nb::arg("mask_at"),
         "Implements the operators of attention in C++; False if torch lacks what that needs.");
-    module.def(
-        "forward_calls", [] { return torch::kernel_state().forward_calls.load(); },
-        "How often these operators' forward passes were called, for tests.");
 }
 
 }  // namespace tilewright::python

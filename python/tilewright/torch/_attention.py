@@ -41,7 +41,7 @@ _known_calls = _core.KnownCalls(
         _grad_enabled,
         _deterministic,
     ),
-    _function.PlainAttention.apply,
+    _function.apply_plain,
     _masks.BlockMask,
 )
 _known_call = _known_calls.entry()
@@ -119,9 +119,7 @@ def flex_attention(
         enable_gqa, return_lse, return_aux, causal, window, dropout, layout, deterministic, device,
     )  # fmt: skip
     if results is not None:
-        if return_aux is None and not return_lse:
-            return results[0]
-        return _returned(results, return_lse, return_aux)
+        return _returned(results, return_lse, return_aux) if type(results) is tuple else results
     nested = getattr(query, "is_nested", False)
     if nested or is_mixed(query, key, value):
         return (_nested.flex_attention if nested else _mixed)(
@@ -243,7 +241,10 @@ def flex_attention(
         found.check(block_mask, operands)  # while shapes are still the caller's
         results = _function.Attention.apply(found, block_mask, seed, *operands)
     elif grad:
-        results = _function.PlainAttention.apply(found, block_mask, seed, *operands)
+        alone = return_aux is None and not return_lse
+        results = _function.apply_plain((found, block_mask, seed, alone), *operands)
+        if alone:
+            return results
     else:
         wants_lse = return_lse or return_aux is not None
         results = _ops.run_plain(found, operands, block_mask, seed, wants_lse)

@@ -2,6 +2,7 @@
 
 import torch
 
+from .. import _core
 from . import _batching, _ops
 
 _grad_enabled = torch.is_grad_enabled
@@ -12,55 +13,72 @@ _NO_FORWARD_MODE = (
 )
 
 
-class PlainAttention(torch.autograd.Function):
-    """apply(site, mask, seed, *operands) -> out, lse and, if the site asks for them, max_scores.
-
-    Has no setup_context, which costs an inspect.signature in every call. Transforms of torch.func
-    need one: they use `Attention`.
-    """
+class _Base(torch.autograd.Function):
+    """Saves its operands, out and lse; `ctx.call` is (site, mask, seed, ...)."""
 
     @staticmethod
-    def forward(ctx, site, mask, seed, *operands):
-        results = site(operands, mask, seed)
-        if results is None:
-            results = tuple(_ops.run(site, operands, mask, seed))
-        _save(ctx, site, mask, seed, operands, results)
-        return results
-
-    @staticmethod
-    def backward(ctx, dout, dlse, *_):
-        needs = ctx.needs_input_grad[3:]
+    def backward(ctx, dout, dlse=None, *_):
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
+        count = len(saved) - 2
         if dout is None and dlse is None:
-            return (None,) * (3 + len(needs))
+            return (None,) * len(needs)
         if _batching.is_legacy(dout) or _batching.is_legacy(dlse):
-            return _batching.legacy(lambda *d: PlainAttention.backward(ctx, *d), dout, dlse)
-        saved = ctx.saved_tensors
+            return _batching.legacy(lambda *d: _Base.backward(ctx, *d), dout, dlse)
         if dout is None:
             dout = torch.zeros_like(saved[-2])
-        site, mask, seed = ctx.call
-        site, places = site.backward(needs, dlse is not None)
+        site, mask, seed = ctx.call[:3]
+        site, places = site.backward(needs[-count:], dlse is not None)
         operands = (*saved, dout) if dlse is None else (*saved, dout, dlse)
         if _grad_enabled() or not _ops.is_plain():
             gradients = AttentionBackward.apply(site, mask, seed, *operands)
         else:  # derivatives of the gradients are not requested
             gradients = _ops.run_plain(site, operands, mask, seed)
-        return None, None, None, *[None if i is None else gradients[i] for i in places]
+        others = (None,) * (len(needs) - count)
+        return *others, *[None if i is None else gradients[i] for i in places]
 
     @staticmethod
     def jvp(ctx, *tangents):
         raise NotImplementedError(_NO_FORWARD_MODE)
 
 
-def _save(ctx, site, mask, seed, operands, results):
-    ctx.call = site, mask, seed
+class PlainAttention(_Base):
+    """apply((site, mask, seed, alone), *operands) -> out, lse and, if the site asks for them,
+    max_scores; out alone if `alone`.
+
+    Has no setup_context, which costs an inspect.signature in every call. Transforms of torch.func
+    need one: they use `Attention`.
+    """
+
+    forward = _core.torch_attention_forward
+    backward = _core.torch_attention_backward
+
+
+def _forward(ctx, call, *operands):
+    site, mask, seed, alone = call
+    results = tuple(_ops.run(site, operands, mask, seed))
+    _save(ctx, call, operands, results)
+    return results[0] if alone else results
+
+
+def _save(ctx, call, operands, results):
+    ctx.call = call
     ctx.save_for_backward(*operands, *results[:2])
     ctx.set_materialize_grads(False)
     if len(results) > 2:
         ctx.mark_non_differentiable(results[2])
 
 
-class Attention(PlainAttention):
-    """The same for transforms of torch.func, dispatch modes and tracers."""
+_core.implement_autograd(_forward, _Base.backward, _ops.is_plain, _grad_enabled)
+
+#: That of PlainAttention where no transform of torch.func is active, which torch's own looks for.
+apply_plain = super(torch.autograd.Function, PlainAttention).apply
+
+
+class Attention(_Base):
+    """apply(site, mask, seed, *operands) -> out, lse and, if the site asks for them, max_scores.
+
+    For transforms of torch.func, dispatch modes and tracers.
+    """
 
     @staticmethod
     def forward(site, mask, seed, *operands):
@@ -69,7 +87,7 @@ class Attention(PlainAttention):
     @staticmethod
     def setup_context(ctx, inputs, output):
         site, mask, seed, *operands = inputs
-        _save(ctx, site, mask, seed, operands, output)
+        _save(ctx, (site, mask, seed), operands, output)
 
     @staticmethod
     def vmap(info, in_dims, site, mask, seed, *operands):

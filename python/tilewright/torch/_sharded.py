@@ -83,8 +83,10 @@ def run(site, mask, seed, operands):
     if mask is not None:
         mask = _part(mask, tuple(origin), tuple(counts))
     locals_ = [local(name, x) for name, x in zip(site.names, operands, strict=True)]
-    function = _function.PlainAttention if _ops.is_plain() else _function.Attention
-    out, *rows = function.apply(site, mask, seed, *locals_)
+    if _ops.is_plain():
+        out, *rows = _function.apply_plain((site, mask, seed, False), *locals_)
+    else:
+        out, *rows = _function.Attention.apply(site, mask, seed, *locals_)
     return (
         DTensor.from_local(out, mesh, split(0, heads_dim), run_check=False),
         *(DTensor.from_local(x, mesh, split(0, 1), run_check=False) for x in rows),

@@ -1,5 +1,8 @@
 """Calls like earlier ones, which run no Python code, and what distinguishes calls."""
 
+import pathlib
+import sys
+
 import dense_torch as dense
 import pytest
 import torch
@@ -131,3 +134,31 @@ def test_block_masks_and_other_operands(inputs):
         dense.close(out, dense.attention(*inputs, mask=lambda b, h, q, kv: kv < 3)[0])
         out, lse = twt.flex_attention(*inputs, return_aux=twt.AuxRequest(lse=True))
         dense.close(lse.lse, dense.attention(*inputs)[1])
+
+
+def test_gradients_of_known_calls_are_found_without_python_code(inputs):
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    table = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    gradient = torch.ones_like(inputs[0])
+
+    def step():
+        return twt.flex_attention(*leaves, scores(table, 0.5))
+
+    for _ in range(3):
+        torch.autograd.grad(step(), [*leaves, table], gradient)
+    taken = set()
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            taken.add(frame.f_code.co_name)
+
+    package = str(pathlib.Path(twt.__file__).parent)
+    sys.setprofile(note)
+    try:
+        results = torch.autograd.grad(step(), [*leaves, table], gradient)
+    finally:
+        sys.setprofile(None)
+    assert taken == {"flex_attention", "is_plain", "backward"}  # the last finds the site
+    expected = torch.autograd.grad(want(*leaves, table, 0.5), [*leaves, table], gradient)
+    for ours, theirs in zip(results, expected, strict=True):
+        dense.close(ours, theirs)
