@@ -88,6 +88,9 @@ WORDS = {
     }.items()
 }
 
+ANY_WORD = re.compile("|".join(pattern.pattern for pattern in WORDS), re.IGNORECASE)
+CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
 #: `throws` of tests/support/throws.h takes the text.
 WITHOUT_TEXT = re.compile(r"\b(EXPECT|ASSERT)_(ANY_)?THROW\(")
 
@@ -258,8 +261,9 @@ def check_text(path, lines):
             report(path, number, "does not say which error: EXPECT_THAT([&] { ... }, throws(text))")
         if path.name == "CONTRIBUTING.md" and line.startswith("|"):
             continue  # the table
-        for pattern, term in WORDS.items():
-            if pattern.search(line):
+        words = f"{line} {CAMEL_CASE.sub(' ', line)}" if CAMEL_CASE.search(line) else line
+        for pattern, term in WORDS.items() if ANY_WORD.search(words) else ():
+            if pattern.search(words):
                 report(path, number, f"words: write {term} (CONTRIBUTING.md)")
 
 

@@ -19,7 +19,7 @@ Tensor rows(const Size& s, std::int64_t length, unsigned seed) {
     return random_tensor(f32, {s.batch, s.heads, length, 16}, seed);
 }
 
-TEST(Traces, ForwardServesEveryBatchAndLength) {
+TEST(Traces, ForwardIsTracedOnceForEveryBatchAndLength) {
     const Features features;
     const Call call = forward({.scale = 0.25, .causal = true}, features, true);
     for (const Size& s : {Size{1, 2, 70, 70}, Size{2, 1, 64, 200}, Size{3, 3, 131, 7}}) {
@@ -31,7 +31,7 @@ TEST(Traces, ForwardServesEveryBatchAndLength) {
     EXPECT_EQ(call.num_traces(), 1);
 }
 
-TEST(Traces, BackwardServesEveryBatchAndLength) {
+TEST(Traces, BackwardIsTracedOnceForEveryBatchAndLength) {
     const Options options{.scale = 0.25};
     const Call before = backward_preprocess(options, true), after = sum_parts(options, f32);
     for (const Size& s : {Size{1, 2, 70, 70}, Size{2, 1, 64, 200}, Size{3, 3, 131, 7}}) {
@@ -44,7 +44,7 @@ TEST(Traces, BackwardServesEveryBatchAndLength) {
     EXPECT_EQ(after.num_traces(), 1);
 }
 
-TEST(Traces, DecodeServesEveryLengthOfTheCache) {
+TEST(Traces, DecodeIsTracedOnceForEveryLengthOfTheCache) {
     const Options options{.scale = 0.25};
     const Features features;
     const Call scan = decode(options, features),

@@ -242,7 +242,7 @@ TEST(Cache, AKeyChangesWithEverythingThatChangesTheCubin) {
     EXPECT_NE(source_key(header), source_key(add_one()));
 }
 
-TEST(Cache, DiskServesOtherProcessesAndBadEntriesAreRebuilt) {
+TEST(Cache, OtherProcessesReadTheDiskAndBadEntriesAreRebuilt) {
     TW_REQUIRE_NVRTC();
     const testing_support::OwnCacheFolder folder;
     const CompileRequest request = add_one("disk");
@@ -373,7 +373,7 @@ TEST(Cache, AnUnwritableFolderOnlyCostsTime) {
     ::unsetenv("TILEWRIGHT_CACHE_DIR");
 }
 
-TEST(TensorMap, RefusesWhatTheCopyEngineCannotDo) {
+TEST(TensorMap, RefusesWhatTmaCannotDo) {
     TensorMapRequest good;
     good.rank = 2;
     good.address = 1024;

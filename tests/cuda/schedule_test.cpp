@@ -223,7 +223,7 @@ std::vector<std::string> order_of_products(const std::string& text) {
     return found;
 }
 
-TEST(Schedule, ProductsInTurnAreWaitedForWhereTheyAreWanted) {
+TEST(Schedule, ProductsOfALoopAreWaitedForWhereTheyAreWanted) {
     // S, dP; dV only needs S and runs while dS is computed. Slots are released at the end, those of
     // keys and values after the loop.
     const std::vector<std::string> expected{"product", "product", "wait 1", "product",

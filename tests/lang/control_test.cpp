@@ -225,7 +225,7 @@ TEST(Scan, LiteralCarriesFollowTheBodyAndResultsMayBeTuples) {
     });
 }
 
-TEST(Scan, TracedAsideLeavesNoScratchBehind) {
+TEST(Scan, TracedAsideLeavesNoScratch) {
     // Literal carries make both loops trace their bodies twice.
     const ir::Function function = with_input([](Ref x) {
         for_loop(0, 3, 0, [&](auto, auto total) {

@@ -29,7 +29,7 @@ struct Calls {
     Call sum = sum_parts(f32, false);
 };
 
-TEST(Traces, NormsServeEveryNumberOfRows) {
+TEST(Traces, NormsAreTracedOnceForEveryNumberOfRows) {
     Calls calls(40);
     for (const std::int64_t rows : {70, 1000, 64, 131}) {
         const Tensor x = random_tensor(f32, {rows, 40}, 2), row = random_tensor(f32, {rows}, 3);
@@ -45,7 +45,7 @@ TEST(Traces, NormsServeEveryNumberOfRows) {
     EXPECT_EQ(calls.sum.num_traces(), 1);
 }
 
-TEST(Traces, NormsOfLongRowsServeEveryNumberOfRows) {
+TEST(Traces, NormsOfLongRowsAreTracedOnceForEveryNumberOfRows) {
     const std::int64_t n = kLongestTile + 5;
     Calls calls(n);
     for (const std::int64_t rows : {2, 1, 5}) {

@@ -361,7 +361,7 @@ TEST(Vmap, AddsAGridAxis) {
                 HasSubstr("out_axes to name an axis for each of 1 outputs but got 2"));
 }
 
-TEST(Call, WhatChangesNothingInABodyStaysVisibleBehindIt) {
+TEST(Call, WhatChangesNothingInABodyStaysVisibleAfterIt) {
     const auto k = tw::kernel("k", [](Ref x, Ref z) {
         const Tile w = x.load();
         const Tile sums =

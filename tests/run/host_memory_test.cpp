@@ -78,7 +78,7 @@ TEST(HostMemory, KeepsFewBlocks) {
     EXPECT_EQ(memory.kept(), 64 * kMiB);
 }
 
-TEST(HostMemory, ServesThreadsAtOnce) {
+TEST(HostMemory, ThreadsAllocateAtOnce) {
     HostMemory memory(16 * kMiB);
     std::vector<std::thread> threads;
     std::atomic<int> wrong = 0;
@@ -98,7 +98,7 @@ TEST(HostMemory, ServesThreadsAtOnce) {
     EXPECT_LE(memory.kept(), 16 * kMiB);
 }
 
-TEST(HostMemory, ServesTensors) {
+TEST(HostMemory, TensorsTakeFreedMemory) {
     if (host_memory().most_kept() == 0)
         GTEST_SKIP() << "with the address sanitizer nothing is kept";
     host_memory().release();

@@ -95,6 +95,9 @@ class CheckLayout(unittest.TestCase):
             "src/ir/b.h:2: words: write speculative row maximum": {
                 "src/ir/b.h": f"// b.\n// The {'gu'}ess of a maximum.\n"
             },
+            "tests/ir/b_test.cpp:2: words: write after": {
+                "tests/ir/b_test.cpp": "// b.\nTEST(B, StaysBe" + "hindIt) {}\n"
+            },
             "README.md:1: words: write TMA": {"README.md": "The copy" + " engine.\n"},
             "README.md:1: words: write supports": {"README.md": "One kernel ser" + "ves all.\n"},
             "b.py:2: names a host that packages come from": {
