@@ -87,7 +87,6 @@ const SharedTile& Emitter::operand_tile(const DotPlan& plan, const Operand& oper
         const auto found = scope->shared.find(operand.value);
         if (found != scope->shared.end() &&
             (plan.unit == DotPlan::Unit::fma || found->second.dtype == dtype)) {
-            touch(found->second.buffer);
             return found->second;
         }
     }
@@ -106,8 +105,8 @@ std::string Emitter::fragment_address(const SharedTile& tile, const std::string&
     const auto [entry, inserted] = coordinates_.try_emplace(expression);
     if (inserted) {
         entry->second = fmt::format("at{}", coordinates_.size() - 1);
-        coordinate_text_ +=
-            fmt::format("    const u32 {} = memory_address + {};\n", entry->second, expression);
+        coordinate_line(
+            fmt::format("const u32 {} = memory_address + {};", entry->second, expression));
     }
     const std::string key = "address " + entry->second + tile.offset;
     std::string base;
@@ -181,9 +180,9 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
     const SharedTile tile = operand_tile(plan, right);
     copy_operands_ahead(made);
     if (in_place)
-        before_shared_read({tile.buffer});
+        access_shared("reads", {tile.buffer});
     else
-        before_shared_read({tile.buffer, operand_tile(plan, left).buffer});
+        access_shared("reads", {tile.buffer, operand_tile(plan, left).buffer});
 
     const auto batches =
         distinct(acc, [&](const Coordinates& at) { return rank == 3 ? at[0] : std::int64_t{0}; });
@@ -312,8 +311,6 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
             multiply();
         }
     }
-    touch(tile.buffer);
-    if (!in_place) operand_tile(plan, left);
 }
 
 std::string Emitter::element_text(const SharedTile& tile, const std::string& row,
@@ -327,7 +324,7 @@ void Emitter::mma_by_element(const Instruction& made, const DotPlan& plan, Names
     const Operand left = operand_of(made, 0), right = operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
     copy_operands_ahead(made);
-    before_shared_read({left_tile.buffer, right_tile.buffer});
+    access_shared("reads", {left_tile.buffer, right_tile.buffer});
     const Layout& acc = plan.accumulator;
     const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
     const auto m_at = static_cast<std::size_t>(m_axis), n_at = static_cast<std::size_t>(n_axis);
@@ -396,15 +393,13 @@ void Emitter::mma_by_element(const Instruction& made, const DotPlan& plan, Names
             }
         }
     }
-    touch(left_tile.buffer);
-    touch(right_tile.buffer);
 }
 
 void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& c) {
     const Operand left = operand_of(made, 0), right = operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
     copy_operands_ahead(made);
-    before_shared_read({left_tile.buffer, right_tile.buffer});
+    access_shared("reads", {left_tile.buffer, right_tile.buffer});
     const Layout& acc = plan.accumulator;
     const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
     const DType result = type(made.result()).dtype;
@@ -443,8 +438,6 @@ void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& 
         }
     }
     close();
-    touch(left_tile.buffer);
-    touch(right_tile.buffer);
 }
 
 void Emitter::copy_operands_ahead(const Instruction& made) {
@@ -533,7 +526,7 @@ void Emitter::hoist_fragments(const Instruction& loop) {
                     at[rank - 1] = 0;
                     pieces.insert(at);
                 }
-                before_shared_read({operand_tile(plan, operand).buffer});
+                access_shared("reads", {operand_tile(plan, operand).buffer});
                 line("// invariant operand into registers");
                 for (const Coordinates& at : pieces) {
                     for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {

@@ -14,7 +14,7 @@ void Emitter::mma8(const Instruction& made, const DotPlan& plan, Names& c) {
     const Operand left = operand_of(made, 0), right = operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
     copy_operands_ahead(made);
-    before_shared_read({left_tile.buffer, right_tile.buffer});
+    access_shared("reads", {left_tile.buffer, right_tile.buffer});
     const Layout& acc = plan.accumulator;
     const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
     const auto m_at = static_cast<std::size_t>(m_axis), n_at = static_cast<std::size_t>(n_axis);
@@ -101,8 +101,6 @@ void Emitter::mma8(const Instruction& made, const DotPlan& plan, Names& c) {
             }
         }
     }
-    touch(left_tile.buffer);
-    touch(right_tile.buffer);
 }
 
 }  // namespace tilewright::cuda

@@ -149,13 +149,13 @@ void Emitter::reduce(const Instruction& made) {
         const int stride = std::max(size_of(dtype), 4);  // narrow floats as f32
         const int values = buffer(copies * size * (dtype == DType::f64 ? 8 : stride));
         const int places = indices ? buffer(copies * size * 4) : -1;
-        before_shared_write(values);
-        if (indices) before_shared_write(places);
+        access_shared("writes", {values});
+        if (indices) access_shared("writes", {places});
         line("auto* const {}m = reinterpret_cast<{}*>(memory + {});", base, value_type,
-             buffer_offset(values));
+             buffer_name(values));
         if (indices) {
             line("auto* const {}mi = reinterpret_cast<int*>(memory + {});", base,
-                 buffer_offset(places));
+                 buffer_name(places));
         }
         std::string part;
         unsigned axis_warps = 0;
@@ -188,8 +188,6 @@ void Emitter::reduce(const Instruction& made) {
                      slot, sum);
             }
         }
-        touch(values);
-        touch(places);
         WarpParts parts{&made, to, sums, {}, values, places, copies, size};
         for (int r = 0; r < to.registers(); ++r) parts.offsets.push_back(place(r));
         keep_packed();
@@ -214,8 +212,8 @@ void Emitter::fold_into(const Instruction& reduce, const std::string& a, const s
 void Emitter::read_warp_parts() {
     const std::vector<WarpParts> all = std::exchange(unread_, {});
     for (const WarpParts& parts : all) {
-        before_shared_read({parts.values});
-        if (parts.indices >= 0) before_shared_read({parts.indices});
+        access_shared("reads", {parts.values});
+        if (parts.indices >= 0) access_shared("reads", {parts.indices});
     }
     for (const WarpParts& parts : all) {
         const std::string value_type = register_type(type(parts.reduce->operands[0]).dtype);
@@ -240,8 +238,6 @@ void Emitter::read_warp_parts() {
                 }
             }
         }
-        touch(parts.values);
-        touch(parts.indices);
         hold_reduced(*parts.reduce, parts.layout, parts.sums);
     }
 }
@@ -400,12 +396,11 @@ void Emitter::scan(const Instruction& made) {
             if (warps > 0) {
                 // One slot for each warp and lane.
                 const int id = buffer(std::int64_t{32} * warps_ * 8);
-                before_shared_write(id);
+                access_shared("writes", {id});
                 line("auto* const {}_m = reinterpret_cast<{}*>(memory + {});", p, value_type,
-                     buffer_offset(id));
+                     buffer_name(id));
                 line("{}_m[warp * 32 + lane] = {};", p, total);
-                touch(id);
-                before_shared_read({id});
+                access_shared("reads", {id});
                 const std::string first = fmt::format("(warp & {})", 31 & ~((1 << warps) - 1));
                 line("{0} {1}_all = {2}, {1}_warps = {2};", value_type, p, zero);
                 for (int w = 0; w < 1 << warps; ++w) {
@@ -414,7 +409,6 @@ void Emitter::scan(const Instruction& made) {
                          joined(p + "_all", fmt::format("{}_m[({} + {}) * 32 + lane]", p, first,
                                                         reverse ? (1 << warps) - 1 - w : w)));
                 }
-                touch(id);
                 line("{0}_before = {1};", p, joined(p + "_warps", p + "_before"));
                 total = p + "_all";
             }
@@ -485,9 +479,9 @@ void Emitter::debug_print(const Instruction& made) {
             const Names names = get(operand, from);
             const int id = buffer(std::max<std::int64_t>(shape.size(), 1) * 8);
             const std::string base = fresh("d");
-            before_shared_write(id);
+            access_shared("writes", {id});
             line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, register_type(dtype),
-                 buffer_offset(id));
+                 buffer_name(id));
             for (int r = 0; r < from.registers(); ++r) {
                 const Coordinates at = from.register_coordinates(r);
                 std::string place = "0";
@@ -499,8 +493,7 @@ void Emitter::debug_print(const Instruction& made) {
                 line("{}{}[{}] = {};", inside.empty() ? "" : fmt::format("if ({}) ", inside), base,
                      place, names[r]);
             }
-            touch(id);
-            before_shared_read({id});
+            access_shared("reads", {id});
             print("[", "");
             line(
                 "if (threadIdx.x == 0) for (int i = 0; i < {}; ++i) printf(i == 0 ? \"{}\" : \", "
@@ -508,7 +501,6 @@ void Emitter::debug_print(const Instruction& made) {
                 "{});",
                 shape.size(), conversion_of(dtype), conversion_of(dtype),
                 as_argument(dtype, base + "[i]"));
-            touch(id);
             print("]", "");
         }
         if (i + 1 < pieces.size()) print(pieces[i + 1], "");

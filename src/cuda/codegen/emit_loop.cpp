@@ -164,7 +164,7 @@ void Emitter::for_loop(const Instruction& made) {
     if (!streamed.empty()) {
         std::int64_t bytes = 0;
         for (const Instruction* load : streamed) {
-            before_global(load->operands[0], false);
+            access_global(load->operands[0], false);
             const SharedTile form =
                 tile_form(type(load->result()).shape, type(load->result()).dtype, true);
             bytes += form.rows() * form.row_bytes;
@@ -178,12 +178,9 @@ void Emitter::for_loop(const Instruction& made) {
             tiles.push_back(
                 shared_tile(type(load->result()).shape, type(load->result()).dtype, true, stages));
         }
-        if (any_read_ || any_written_ ||
-            std::any_of(tiles.begin(), tiles.end(), [&](const SharedTile& tile) {
-                return may_overlap_any(tile.buffer, shared_read_) ||
-                       may_overlap_any(tile.buffer, shared_written_);
-            })) {
-            barrier();
+        schedule::Instruction& written = append(schedule::Op::access);
+        for (const SharedTile& tile : tiles) {
+            written.with_symbol("writes", buffer_name(tile.buffer));
         }
         line("// the first {} of {} stages", stages - 1, stages);
         line("i64 {}_next = {};", tag, low);
@@ -194,12 +191,7 @@ void Emitter::for_loop(const Instruction& made) {
             line("ptx::cp_async_commit();");
             line("{};", advance(tag + "_next"));
         }
-        for (const SharedTile& tile : tiles) touch(tile.buffer);
-        if (!copies_.empty()) {
-            line("ptx::cp_async_wait<{}>();", stages - 1);
-            shared_written_.merge(copies_);
-            copies_.clear();
-        }
+        settle_copies(stages - 1);
     } else {
         settle_copies();
     }
@@ -207,7 +199,7 @@ void Emitter::for_loop(const Instruction& made) {
     const std::vector<const Instruction*> ahead =
         streamed.empty() ? prefetched_loads(made) : std::vector<const Instruction*>();
     for (const Instruction* load : ahead) {
-        before_global(load->operands[0], false);
+        access_global(load->operands[0], false);
         const int registers = home(load->result()).registers();
         const DType dtype = type(load->result()).dtype;
         const bool packed = access_vector(*load, home(load->result())) * size_of(dtype) == 16;
@@ -219,8 +211,6 @@ void Emitter::for_loop(const Instruction& made) {
              fmt::join(prefetched_[load->result()].next, " = {}, "));
     }
     if (!ahead.empty()) prefetch(ahead, low);
-    forget_order(made);
-    loops_.emplace_back(step_ + 1, std::set<int>{});
     const Instruction* step_made = analysis_.constant(made.operands[2]);
     const bool positive =
         step_made != nullptr &&
@@ -228,8 +218,9 @@ void Emitter::for_loop(const Instruction& made) {
     if (!streamed.empty()) line("int {}_slot = 0;", tag);
     line("#pragma unroll 1");
     open(fmt::format("for (i64 {0} = {1}; {0} < {2}{3}; {4})", iv, low, high,
-                     positive ? "" : fmt::format(" && {} > 0", step), advance(iv)));
-    ++step_;
+                     positive ? "" : fmt::format(" && {} > 0", step), advance(iv)),
+         schedule::Op::loop);
+    begin_operation(name(made.op));
     hold(induction, scalar_layout(), {iv});
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         hold(arguments[i], home(arguments[i]), carries[i]);
@@ -248,8 +239,9 @@ void Emitter::for_loop(const Instruction& made) {
         prefetch(ahead, after(iv));
     }
     if (!streamed.empty()) {
-        line("ptx::cp_async_wait<{}>();", stages - 2);
-        barrier();
+        append(schedule::Op::wait_copies).with("pending", stages - 2);
+        append(schedule::Op::barrier);
+        for (const Instruction* load : streamed) access_global(load->operands[0], false);
         open(fmt::format("if ({}_next < {})", tag, high));
         line("const int slot = {0}_slot == 0 ? {1} : {0}_slot - 1;", tag, stages - 1);
         copy_iteration(tag + "_next", "slot");
@@ -271,15 +263,9 @@ void Emitter::for_loop(const Instruction& made) {
     settle_copies();
     assign_carries(arguments, carries, body.terminator().operands);
     if (!streamed.empty()) line("{0}_slot = {0}_slot == {1} ? 0 : {0}_slot + 1;", tag, stages - 1);
-    ++step_;
-    const std::set<int> used = loops_.back().second;
-    loops_.pop_back();
-    for (int id : used) touch(id);
-    for (const SharedTile& tile : tiles) touch(tile.buffer);
     close();
     streamed_ = outer;
-    if (!streamed.empty()) line("ptx::cp_async_wait<0>();");
-    forget_order(made);
+    if (!streamed.empty()) append(schedule::Op::wait_copies).with("pending", 0);
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         if (sums[i] != nullptr) join_lanes(*sums[i], carries[i]);
         hold(made.results[i], home(arguments[i]), carries[i]);
@@ -292,10 +278,8 @@ void Emitter::while_loop(const Instruction& made) {
     const std::vector<Names> carries = declare_carries(made.operands, body.arguments);
     settle_copies();
     hoist_fragments(made);
-    forget_order(made);
-    loops_.emplace_back(step_ + 1, std::set<int>{});
-    open("while (true)");
-    ++step_;
+    open("while (true)", schedule::Op::loop);
+    begin_operation(name(made.op));
     for (std::size_t i = 0; i < carries.size(); ++i) {
         hold(condition.arguments[i], home(body.arguments[i]), carries[i]);
         hold(body.arguments[i], home(body.arguments[i]), carries[i]);
@@ -306,12 +290,7 @@ void Emitter::while_loop(const Instruction& made) {
     block(body);
     settle_copies();
     assign_carries(body.arguments, carries, body.terminator().operands);
-    ++step_;
-    const std::set<int> used = loops_.back().second;
-    loops_.pop_back();
-    for (int id : used) touch(id);
     close();
-    forget_order(made);
     for (std::size_t i = 0; i < carries.size(); ++i) {
         hold(made.results[i], home(body.arguments[i]), carries[i]);
     }
@@ -328,14 +307,16 @@ void Emitter::if_else(const Instruction& made) {
     const std::string condition = scalar(made.operands[0]);
     for (std::size_t branch = 0; branch < 2; ++branch) {
         const ir::Block& body = made.blocks[branch];
-        forget_order(made);
-        open(branch == 0 ? fmt::format("if ({})", condition) : "else");
+        if (branch == 0) {
+            open(fmt::format("if ({})", condition), schedule::Op::branch);
+        } else {
+            open_else();
+        }
         block(body);
         settle_copies();
         assign_carries(made.results, results, body.terminator().operands);
         close();
     }
-    forget_order(made);
     for (std::size_t i = 0; i < results.size(); ++i) {
         hold(made.results[i], home(made.results[i]), results[i]);
     }

@@ -274,10 +274,10 @@ void Emitter::load(const Instruction& made) {
     if (is_staged(made)) {
         const auto streamed = streamed_.find(made.result());
         if (streamed != streamed_.end()) return;  // the loop copies it
-        before_global(ref, false);
+        access_global(ref, false);
         return stage(made);
     }
-    before_global(ref, false);
+    access_global(ref, false);
     const Value result = made.result();
     const DType dtype = type(result).dtype;
     const Layout layout = home(result);
@@ -379,8 +379,8 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
     const std::int64_t size = layout.shape.size();
     const int id = buffer(std::max<std::int64_t>(size, 1) * 8);
     const std::string base = fresh("w");
-    before_shared_write(id);
-    line("auto* const {} = reinterpret_cast<u64*>(memory + {});", base, buffer_offset(id));
+    access_shared("writes", {id});
+    line("auto* const {} = reinterpret_cast<u64*>(memory + {});", base, buffer_name(id));
     const std::string own = owner(layout);
     Names places;
     for (int r = 0; r < layout.registers(); ++r) {
@@ -398,8 +398,7 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
              place, conditions[i].empty() ? "true" : "(" + conditions[i] + ")", text.pointer,
              text.offset[i].empty() ? "" : " + " + text.offset[i]);
     }
-    touch(id);
-    before_shared_read({id});
+    access_shared("reads", {id});
     Names result;
     for (int r = 0; r < layout.registers(); ++r) {
         const std::size_t i = r;
@@ -410,7 +409,6 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
              "(" + places[i] + ")", size, base);
         result.push_back(name);
     }
-    touch(id);
     return result;
 }
 
@@ -437,7 +435,7 @@ void Emitter::store(const Instruction& made) {
         names = convert({layout, names}, rows, dtype);
         layout = rows;
     }
-    before_global(access.ref, true);
+    access_global(access.ref, true);
     AccessText text = access_text(made, layout);
     if (!distinct_targets(made)) text.inside = last_writers(layout, text, text.inside);
     const std::string own = owner(layout);
@@ -470,7 +468,7 @@ void Emitter::atomic(const Instruction& made) {
     const Layout layout = home(result);
     std::vector<Names> values;
     for (Value value : access.values) values.push_back(get(value, layout));
-    before_global(access.ref, true);
+    access_global(access.ref, true);
     const AccessText text = access_text(made, layout);
     const std::string own = owner(layout);
     const Names names = numbered(fmt::format("v{}", result.id), layout.registers());

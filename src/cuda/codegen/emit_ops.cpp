@@ -40,7 +40,7 @@ void Emitter::block(const ir::Block& block) {
     const ir::Block* const outer = block_;
     const std::string outer_buffers_for = buffers_for_;
     for (const Instruction& instruction : block.body) {
-        ++step_;
+        begin_operation(name(instruction.op));
         if (instruction.op == Op::yield) break;
         block_ = &block;
         // Reductions may stay pending across pure operations, not across effects or blocks.

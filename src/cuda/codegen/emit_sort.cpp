@@ -54,15 +54,15 @@ void Emitter::sort(const Instruction& made) {
     constexpr std::int64_t kLeast = 32;  // slots of fewer words may lie anywhere among so many
     const int id = buffer((total + kLeast - 1) / kLeast * kLeast * bytes);
     const std::string base = fresh("words");
-    before_shared_write(id);
-    line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, word, buffer_offset(id));
+    access_shared("writes", {id});
+    line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, word, buffer_name(id));
     if (static_cast<std::int64_t>(held) != length) {
         line(
             "for (int i = threadIdx.x; i < {}; i += {}) {}[sorting::slot<{}>(i)] = "
             "sorting::last_word<{}>();",
             total, 32 * warps_, base, word, word);
-        barrier();
-        before_shared_write(id);
+        append(schedule::Op::barrier);
+        access_shared("writes", {id});
     }
     const std::string own = owner(from);
     for (int r = 0; r < from.registers(); ++r) {
@@ -80,13 +80,11 @@ void Emitter::sort(const Instruction& made) {
             inside.empty() ? text
                            : fmt::format("{} ? {} : sorting::last_word<{}>()", inside, text, word));
     }
-    touch(id);
-    before_shared_read({id});
+    access_shared("reads", {id});
     const auto kept = static_cast<std::int64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(how.count, 8))));
     line("sorting::{}<{}, {}, {}, {}>({});", kept < length ? "keep_first" : "sort_runs",
          std::min(kept, length), length, total, 32 * warps_, base);
-    touch(id);
     for (const Instruction* each : wanted) {
         const Value result = each->result();
         const Layout to = home(result);
@@ -101,7 +99,6 @@ void Emitter::sort(const Instruction& made) {
         }
         hold(result, to, names);
     }
-    touch(id);
 }
 
 }  // namespace tilewright::cuda

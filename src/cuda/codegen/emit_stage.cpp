@@ -174,14 +174,13 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
 void Emitter::stage(const Instruction& load) {
     const Value result = load.result();
     const SharedTile tile = shared_tile(type(result).shape, type(result).dtype, true);
-    before_shared_write(tile.buffer);
+    access_shared("writes", {tile.buffer});
     Names indices;
     for (Value operand : ir::access(load).indices) indices.push_back(index(operand));
     line("// staged in shared memory, rows of {} bytes", tile.row_bytes);
     copy_to_shared(load, tile, indices);
     line("ptx::cp_async_commit();");
-    copies_.insert(tile.buffer);
-    touch(tile.buffer);
+    access_shared("copies", {tile.buffer});
     scopes_.back().shared[result] = tile;
 }
 

@@ -13,14 +13,21 @@ namespace tilewright::cuda {
 using ir::Op;
 
 Emitter::Emitter(const ir::Function& function, const Target& target, int warps, int stages,
-                 bool workspace, const SharedArena* placed)
+                 bool workspace)
     : f_(function),
       target_(target),
       analysis_(function),
       warps_(warps),
       stages_(stages),
-      workspace_(workspace),
-      placed_(placed) {
+      workspace_(workspace) {
+    program_.name = function.name;
+    program_.arch = target.arch;
+    program_.level = schedule::Level::split;
+    program_.grid = function.grid;
+    program_.stages = stages;
+    program_.mark_lines = target.mark_lines;
+    program_.roles.push_back({"all", 0, warps, 0, false});
+    open_.push_back(&program_.body);
     int order = 0;
     for (Value parameter : f_.parameters()) {
         if (f_.is_ref(parameter) && f_.ref_type(parameter).space == ir::Space::global) {
@@ -31,16 +38,28 @@ Emitter::Emitter(const ir::Function& function, const Target& target, int warps, 
 
 // ---- Text.
 
-void Emitter::open(const std::string& head) {
-    line("{}{{", head.empty() ? "" : head + " ");
-    ++depth_;
+schedule::Instruction& Emitter::append(schedule::Op op) {
+    return open_.back()->body.emplace_back(schedule::make(op, {}));
+}
+
+void Emitter::open(const std::string& head, schedule::Op op) {
+    schedule::Instruction& made = append(op).with_text("text", head);
+    open_.push_back(&made.blocks.emplace_back());
+    scopes_.emplace_back();
+}
+
+void Emitter::open_else() {
+    open_.push_back(&open_.back()->body.back().blocks.emplace_back());
     scopes_.emplace_back();
 }
 
 void Emitter::close() {
-    --depth_;
-    line("}}");
+    open_.pop_back();
     scopes_.pop_back();
+}
+
+void Emitter::begin_operation(std::string_view name) {
+    append(schedule::Op::operation).with_symbol("of", std::string(name));
 }
 
 Names Emitter::numbered(const std::string& base, int count) {
@@ -92,9 +111,14 @@ std::string Emitter::thread_coordinate(const Layout& layout, int axis) {
     const auto [entry, inserted] = coordinates_.try_emplace(expression);
     if (inserted) {
         entry->second = fmt::format("at{}", coordinates_.size() - 1);
-        coordinate_text_ += fmt::format("    const int {} = {};\n", entry->second, expression);
+        coordinate_line(fmt::format("const int {} = {};", entry->second, expression));
     }
     return entry->second;
+}
+
+void Emitter::coordinate_line(const std::string& text) {
+    coordinate_lines_.push_back(
+        std::move(schedule::make(schedule::Op::raw, {}).with_text("text", text)));
 }
 
 std::string Emitter::coordinate(const Layout& layout, int axis, std::int64_t register_part) {
@@ -413,7 +437,7 @@ bool Emitter::is_light() const {
     return light && words <= kMostWords;
 }
 
-std::int64_t Emitter::place_scratch() {
+std::int64_t Emitter::place_scratch(std::vector<int>& scratch) {
     constexpr std::int64_t kAlignment = 128;
     std::int64_t total = 0;
     std::vector<std::pair<Value, std::int64_t>> in_workspace;  // offsets
@@ -429,8 +453,9 @@ std::int64_t Emitter::place_scratch() {
         }
         const int id = buffer(std::max<std::int64_t>(bytes, 1));
         line("{0}* const {1}_data = reinterpret_cast<{0}*>(memory + {2});", storage_type(ref.dtype),
-             ref_name(parameter), buffer_offset(id));
-        loops_.emplace_back(-1, std::set<int>{id});  // lives to the end
+             ref_name(parameter), buffer_name(id));
+        touch(id);
+        scratch.push_back(id);
     }
     for (const auto& [parameter, offset] : in_workspace) {
         line("{0}* const {1}_data = reinterpret_cast<{0}*>(workspace + blockIdx.x * {2}ull + {3});",
@@ -439,80 +464,68 @@ std::int64_t Emitter::place_scratch() {
     return total;
 }
 
-Generated Emitter::run() {
+Emitted Emitter::run() {
     plan_dots();
     assign_layouts();
     find_repeated_loads();
     scopes_.emplace_back();
-    Generated generated;
-    std::string parameters, scalar_parameters, scalars;
+    Emitted emitted;
+    Generated& generated = emitted.generated;
+    std::string scalar_parameters;
     for (Value parameter : f_.parameters()) {
+        schedule::Parameter& made = program_.parameters.emplace_back();
+        made.name = ref_name(parameter);
         if (f_.is_ref(parameter)) {
             const ir::RefType& ref = f_.ref_type(parameter);
+            made.is_ref = true;
+            made.dtype = ref.dtype;
+            made.extents = ref.extents;
+            made.vectors = has_vectors(parameter);
             if (ref.space == ir::Space::scratch) continue;
-            parameters += fmt::format(", const __grid_constant__ Array<{}, {}> {}",
-                                      storage_type(ref.dtype), ref.rank(), ref_name(parameter));
+            emitted.parameters += fmt::format(", const __grid_constant__ Array<{}, {}> {}",
+                                              storage_type(ref.dtype), ref.rank(), made.name);
             ++generated.num_refs;
         } else {
             const std::string name = fmt::format("v{}", parameter.id);
             const DType dtype = type(parameter).dtype;
+            made.dtype = dtype;
+            made.value = program_.add({false, type(parameter), {}}, name);
             scalar_parameters += fmt::format(", const u64 bits{}", parameter.id);
-            scalars += fmt::format("    const {} {} = ops::cast<{}>({});\n", register_type(dtype),
-                                   name, storage_type(dtype),
-                                   is_float(dtype)
-                                       ? fmt::format("__longlong_as_double(bits{})", parameter.id)
-                                       : fmt::format("bits{}", parameter.id));
+            line("const {} {} = ops::cast<{}>({});", register_type(dtype), name,
+                 storage_type(dtype),
+                 is_float(dtype) ? fmt::format("__longlong_as_double(bits{})", parameter.id)
+                                 : fmt::format("bits{}", parameter.id));
             hold(parameter, scalar_layout(), {name});
             ++generated.num_scalars;
         }
     }
-    parameters += scalar_parameters;
+    emitted.parameters += scalar_parameters;
     for (std::size_t axis = 0; axis < f_.grid.size(); ++axis) {
-        parameters += fmt::format(", const i64 grid{}", axis);
+        emitted.parameters += fmt::format(", const i64 grid{}", axis);
     }
-    if (workspace_) parameters += ", const u64 workspace, const u32 first_program";
-    parameters.erase(0, 2);
-    generated.workspace_bytes = place_scratch();
+    if (workspace_) emitted.parameters += ", const u64 workspace, const u32 first_program";
+    emitted.parameters.erase(0, 2);
+    std::vector<int> scratch;
+    generated.workspace_bytes = place_scratch(scratch);
     program_ids();
     block(f_.body);
-    ++step_;
-    for (const auto& [first, used] : loops_) {
-        for (int id : used) arena_.touch(id, step_);
-    }
+    begin_operation("yield");
+    for (int id : scratch) touch(id);  // lives to the end
+    // What threads compute from their own numbers stands before all else.
+    program_.body.body.insert(program_.body.body.begin(),
+                              std::make_move_iterator(coordinate_lines_.begin()),
+                              std::make_move_iterator(coordinate_lines_.end()));
 
     generated.notes = notes();
     generated.num_axes = static_cast<int>(f_.grid.size());
-    generated.shared_bytes = static_cast<int>(arena_.place());
-    generated.largest = arena_.largest();
     generated.threads = 32 * warps_;
     generated.name = "kernel_";
     for (char c : f_.name) generated.name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-    std::string buffers;
-    for (int id = 0; id < std::ssize(arena_); ++id) {
-        buffers += fmt::format("    constexpr u32 kBuffer{} = {};  // {} bytes\n", id,
-                               arena_.offset(id), arena_.bytes(id));
-    }
-    generated.source = fmt::format(
-        R"(// Generated from @{} for {}: {} warps, {} bytes of shared memory.
-#include "cuda/device/ptx/matrix_move.cuh"
-#include "cuda/device/ptx/mma.cuh"
-#include "cuda/device/tile/memory.cuh"
-{}using namespace twd;
-{}
-extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
-    extern __shared__ __align__(1024) u8 memory[];
-    [[maybe_unused]] const u32 memory_address = shared_address(memory);
-    [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-{}{}{}{}}}
-)",
-        f_.name, target_.arch, warps_, generated.shared_bytes,
-        sorts_ ? "#include \"cuda/device/tile/sort.cuh\"\n" : "", mma_step_functions(mma_steps_),
-        generated.threads,
-        is_light()       ? ", 2"
-        : plans_.empty() ? ", 1"
-                         : "",
-        generated.name, parameters, coordinate_text_, buffers, scalars, text_);
-    return generated;
+    if (sorts_) emitted.includes = "#include \"cuda/device/tile/sort.cuh\"\n";
+    emitted.functions = mma_step_functions(mma_steps_);
+    emitted.launch_bounds = is_light() ? ", 2" : plans_.empty() ? ", 1" : "";
+    emitted.program = std::move(program_);
+    return emitted;
 }
 
 }  // namespace tilewright::cuda

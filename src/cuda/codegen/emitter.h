@@ -17,6 +17,7 @@
 #include "cuda/codegen/generate.h"
 #include "cuda/codegen/layout.h"
 #include "cuda/codegen/mma_steps.h"
+#include "cuda/schedule/program.h"
 
 namespace tilewright::cuda {
 
@@ -40,43 +41,20 @@ struct SharedTile {
     std::int64_t rows() const;
 };
 
-/// Reserves shared memory: buffers with lifetimes in steps of the text.
-class SharedArena {
-  public:
-    /// `what` names the buffer's use in messages.
-    int add(std::int64_t bytes, int step, std::string what);
-    /// A buffer is used at a step; its lifetime grows to cover it.
-    void touch(int buffer, int step);
-    int born(int buffer) const { return buffers_[static_cast<std::size_t>(buffer)].first; }
-    /// First fit by decreasing size; returns the total.
-    std::int64_t place();
-    std::int64_t offset(int buffer) const {
-        return buffers_[static_cast<std::size_t>(buffer)].offset;
-    }
-    /// The largest buffer as text: its bytes and its use.
-    std::string largest() const;
-    std::size_t size() const { return buffers_.size(); }
-    std::int64_t bytes(int buffer) const {
-        return buffers_[static_cast<std::size_t>(buffer)].bytes;
-    }
-
-  private:
-    struct Buffer {
-        std::int64_t bytes = 0, offset = -1;
-        int first = 0, last = 0;
-        std::string what;
-    };
-    std::vector<Buffer> buffers_;
+/// A kernel as the scheduled form's program of text, and what stands around it.
+struct Emitted {
+    schedule::Program program;
+    Generated generated;  ///< without source and shared memory
+    std::string includes, functions, launch_bounds, parameters;
 };
 
 class Emitter {
   public:
-    /// `workspace`: scratch is in global memory. `placed`: the arena of an earlier run with the
-    /// same arguments, which saves barriers between buffers that turn out not to overlap.
+    /// `workspace`: scratch is in global memory.
     Emitter(const ir::Function& function, const Target& target, int warps, int stages,
-            bool workspace, const SharedArena* placed = nullptr);
-    Generated run();
-    const SharedArena& arena() const { return arena_; }
+            bool workspace);
+    /// At level `split`: without places of buffers and without barriers.
+    Emitted run();
 
   private:
     using Value = ir::Value;
@@ -85,12 +63,15 @@ class Emitter {
     // ---- Text.
     template <typename... Args>
     void line(fmt::format_string<Args...> format, Args&&... args) {
-        text_.append(static_cast<std::size_t>(4 * depth_), ' ');
-        fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-        text_ += '\n';
+        append(schedule::Op::raw).with_text("text",
+                                            fmt::format(format, std::forward<Args>(args)...));
     }
-    void open(const std::string& head);  ///< "head {" and a scope of names
+    schedule::Instruction& append(schedule::Op op);
+    /// "head {" and a scope of names; loops and branches run it any number of times.
+    void open(const std::string& head, schedule::Op op = schedule::Op::scope);
+    void open_else();
     void close();
+    void begin_operation(std::string_view name);
     std::string fresh(const char* prefix) { return fmt::format("{}{}", prefix, counter_++); }
 
     // ---- Values (emitter.cpp).
@@ -118,6 +99,7 @@ class Emitter {
     Names convert(const Held& from, const Layout& to, DType dtype);
     /// Coordinate of a thread along an axis: a variable of the prologue, or "0".
     std::string thread_coordinate(const Layout& layout, int axis);
+    void coordinate_line(const std::string& text);
     std::string coordinate(const Layout& layout, int axis, std::int64_t register_part);
     static std::string plus(const std::string& text, std::int64_t constant);
     /// The condition that a thread owns the elements that it holds; "" if it always does.
@@ -139,8 +121,9 @@ class Emitter {
     Names elementwise(const Instruction& instruction, const Layout& layout, Value result);
     std::string elementwise_text(const Instruction& instruction, const Names& operands) const;
     void program_ids();
-    /// Places the scratch Refs; returns the bytes of those in the workspace.
-    std::int64_t place_scratch();
+    /// Places the scratch Refs, in the buffers `scratch` or in the workspace; returns the bytes of
+    /// the latter.
+    std::int64_t place_scratch(std::vector<int>& scratch);
     /// Threads load few elements and loops carry none: registers may be limited so that two blocks
     /// of the largest size share a multiprocessor.
     bool is_light() const;
@@ -175,20 +158,15 @@ class Emitter {
     std::string stride_text(Value ref, int dim) const;
     bool has_vectors(Value ref) const;
 
-    // Shared memory and order (emit_shared.cpp).
-    /// Barriers, where accesses by other threads to the memory of these buffers are pending.
-    void before_shared_write(int id);
-    void before_shared_read(std::initializer_list<int> ids);
-    /// May two buffers share memory? Certain only once an earlier run has placed them.
-    bool may_overlap(int a, int b) const;
-    bool may_overlap_any(int a, const std::set<int>& others) const;
-    void barrier();
-    void before_global(Value ref, bool write);
-    /// Pending accesses are unknown where loops and branches begin or end.
-    void forget_order(const Instruction& instruction);
-    void settle_copies();
+    // Shared memory (emit_shared.cpp).
+    /// The text that follows accesses buffers, "reads", "writes" or "copies" (asynchronously).
+    void access_shared(const char* how, std::initializer_list<int> ids);
+    void access_global(Value ref, bool write);
+    /// Copies under way are waited for here, up to the last `pending` groups.
+    void settle_copies(int pending = 0);
     int buffer(std::int64_t bytes);
-    std::string buffer_offset(int id);
+    static std::string buffer_name(int id);
+    /// A buffer is in use, without another access.
     void touch(int id);
     /// Element offsets in a row-major copy, from the coordinates of a layout's registers.
     using IndexText = std::function<std::string(const Layout&, int)>;
@@ -326,27 +304,17 @@ class Emitter {
     std::set<const Instruction*> deferred_;  ///< sums that stay in their lanes
     std::map<Value, SharedTile> streamed_;   ///< of the loop being emitted, by load
 
-    std::string text_;
-    int depth_ = 1;
+    schedule::Program program_;
+    std::vector<schedule::Block*> open_;  ///< blocks that are being written, outermost first
     int counter_ = 0;
-    int step_ = 0;  ///< counts emitted instructions: lifetimes of buffers
     std::vector<Scope> scopes_;
     const ir::Block* block_ = nullptr;                ///< being emitted
     std::map<std::string, std::string> coordinates_;  ///< expression -> variable
-    std::string coordinate_text_;
+    std::vector<schedule::Instruction> coordinate_lines_;
     bool sorts_ = false;           ///< the text calls cuda/device/tile/sort.cuh
     std::set<MmaStep> mma_steps_;  // that the text calls
-    SharedArena arena_;
-    std::string buffers_for_ = "scratch";               ///< the use of buffers that are added now
-    std::vector<std::pair<int, std::set<int>>> loops_;  ///< first step, outer buffers used inside
-    std::map<Value, int> ref_order_;                    ///< global Refs by parameter order
-
-    // Order of effects between threads since the last barrier.
-    const SharedArena* placed_ = nullptr;          ///< of an earlier run
-    bool any_written_ = false, any_read_ = false;  ///< any buffer may have been written or read
-    std::set<int> shared_written_, shared_read_;
-    std::set<int> copies_;  ///< asynchronous copies under way
-    std::set<Value> global_written_, global_read_;
+    std::string buffers_for_ = "scratch";  ///< the use of buffers that are added now
+    std::map<Value, int> ref_order_;       ///< global Refs by parameter order
 };
 
 }  // namespace tilewright::cuda

@@ -9,6 +9,9 @@
 #include "cuda/codegen/emitter.h"
 #include "cuda/codegen/layout.h"
 #include "ir/passes/pipeline.h"
+#include "cuda/schedule/insert_barriers.h"
+#include "cuda/schedule/place_shared.h"
+#include "cuda/schedule/print_cuda.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
 #include "support/debug_log.h"
@@ -184,6 +187,56 @@ int choose_warps(const ir::Function& kernel) {
     return warps;
 }
 
+/// The largest buffer as text: its bytes and its use.
+std::string largest_buffer(const schedule::Program& program) {
+    const auto& buffers = program.buffers;
+    const auto found = std::max_element(
+        buffers.begin(), buffers.end(), [](const schedule::Buffer& a, const schedule::Buffer& b) {
+            return a.slot_bytes() < b.slot_bytes();
+        });
+    return found == buffers.end() ? ""
+                                  : fmt::format("{} for {}", found->slot_bytes(), found->purpose);
+}
+
+/// The kernel with the most stages that fit, its buffers placed.
+Emitted emitted_within(const ir::Function& kernel, const Target& target) {
+    const int warps = choose_warps(kernel);
+    if (kernel.hints.num_warps > 0 && kernel.hints.num_warps != warps) {
+        debug_log("cuda", "{}: num_warps {} is rounded down to {}", kernel.name,
+                  kernel.hints.num_warps, warps);
+    }
+    const auto placed = [&](int stages, bool workspace) {
+        Emitted emitted = Emitter(kernel, target, warps, stages, workspace).run();
+        schedule::place_shared(emitted.program);
+        return emitted;
+    };
+    const auto fits = [&](const Emitted& emitted) {
+        return emitted.program.shared_bytes <= target.shared_bytes;
+    };
+    const int asked = kernel.hints.num_stages;
+    Emitted emitted = placed(asked, false);
+    // Two stages take the least memory that still overlaps; one is better than global scratch.
+    int fewest = asked;
+    for (int stages = 2; stages > 0 && asked == 0 && !fits(emitted); --stages) {
+        fewest = stages;
+        emitted = placed(stages, false);
+    }
+    if (!fits(emitted)) emitted = placed(fewest, true);
+    if (!fits(emitted)) {
+        const bool stages_help = asked > 1 && fits(placed(1, true));
+        user_error(kernel.name,
+                   "expected at most {} bytes of shared memory on {} but the kernel's tiles take "
+                   "{}, the largest {}; {} would fit{}",
+                   target.shared_bytes, target.arch, emitted.program.shared_bytes,
+                   largest_buffer(emitted.program),
+                   stages_help ? "fewer stages or smaller tiles" : "smaller tiles",
+                   has_sorts(kernel)
+                       ? "; what is sorted has to fit whole: sort longer lines by the "
+                         "framework's sort before the kernel"
+                       : "");
+    }
+    return emitted;
+}
 }  // namespace
 
 Target target_of(const std::string& arch) {
@@ -219,43 +272,35 @@ ir::Function prepare(ir::Function kernel) {
 }
 
 Generated generate(const ir::Function& kernel, const Target& target) {
-    const int warps = choose_warps(kernel);
-    if (kernel.hints.num_warps > 0 && kernel.hints.num_warps != warps) {
-        debug_log("cuda", "{}: num_warps {} is rounded down to {}", kernel.name,
-                  kernel.hints.num_warps, warps);
-    }
-    const auto emitted = [&](int stages, bool workspace) {
-        // The first run shows where buffers are; the second one uses that to omit barriers.
-        Emitter first(kernel, target, warps, stages, workspace);
-        Generated generated = first.run();
-        if (generated.shared_bytes > target.shared_bytes) return generated;
-        return Emitter(kernel, target, warps, stages, workspace, &first.arena()).run();
-    };
-    const auto fits = [&](const Generated& generated) {
-        return generated.shared_bytes <= target.shared_bytes;
-    };
-    const int asked = kernel.hints.num_stages;
-    Generated generated = emitted(asked, false);
-    // Two stages take the least memory that still overlaps; one is better than global scratch.
-    int fewest = asked;
-    for (int stages = 2; stages > 0 && asked == 0 && !fits(generated); --stages) {
-        fewest = stages;
-        generated = emitted(stages, false);
-    }
-    if (!fits(generated)) generated = emitted(fewest, true);
-    if (!fits(generated)) {
-        const bool stages_help = asked > 1 && fits(emitted(1, true));
-        user_error(kernel.name,
-                   "expected at most {} bytes of shared memory on {} but the kernel's tiles take "
-                   "{}, the largest {}; {} would fit{}",
-                   target.shared_bytes, target.arch, generated.shared_bytes, generated.largest,
-                   stages_help ? "fewer stages or smaller tiles" : "smaller tiles",
-                   has_sorts(kernel)
-                       ? "; what is sorted has to fit whole: sort longer lines by the "
-                         "framework's sort before the kernel"
-                       : "");
-    }
-    return generated;
+    Emitted emitted = emitted_within(kernel, target);
+    schedule::insert_barriers(emitted.program);
+    Generated& generated = emitted.generated;
+    generated.shared_bytes = static_cast<int>(emitted.program.shared_bytes);
+    generated.largest = largest_buffer(emitted.program);
+    generated.source = fmt::format(
+        R"(// Generated from @{} for {}: {} warps, {} bytes of shared memory.
+#include "cuda/device/ptx/matrix_move.cuh"
+#include "cuda/device/ptx/mma.cuh"
+#include "cuda/device/tile/memory.cuh"
+{}using namespace twd;
+{}
+extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
+    extern __shared__ __align__(1024) u8 memory[];
+    [[maybe_unused]] const u32 memory_address = shared_address(memory);
+    [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+{}}}
+)",
+        kernel.name, target.arch, emitted.program.warps(), generated.shared_bytes,
+        emitted.includes, emitted.functions, generated.threads, emitted.launch_bounds,
+        generated.name, emitted.parameters, schedule::print_statements(emitted.program));
+    return std::move(generated);
+}
+
+schedule::Program scheduled_text(const ir::Function& kernel, const Target& target,
+                                 schedule::Level up_to) {
+    schedule::Program program = emitted_within(kernel, target).program;
+    if (up_to >= schedule::Level::synchronised) schedule::insert_barriers(program);
+    return program;
 }
 
 CompileRequest compile_request(const Generated& generated, const std::string& arch) {

@@ -7,6 +7,7 @@
 
 #include "cuda/codegen/analysis.h"
 #include "cuda/runtime/compiler.h"
+#include "cuda/schedule/program.h"
 
 namespace tilewright::cuda {
 
@@ -70,6 +71,10 @@ ir::Function prepare(ir::Function kernel);
 /// Generates a prepared kernel. Scratch that shared memory cannot hold is in a workspace.
 /// UserError, with the sizes, when the tiles do not fit a multiprocessor.
 Generated generate(const ir::Function& kernel, const Target& target);
+
+/// The same as a program of text of the scheduled form, at level `placed` or `synchronised`.
+schedule::Program scheduled_text(const ir::Function& kernel, const Target& target,
+                                 schedule::Level up_to = schedule::Level::synchronised);
 
 /// The request that compiles the source with NVRTC.
 CompileRequest compile_request(const Generated& generated, const std::string& arch);

@@ -1,5 +1,7 @@
-// Fences and barriers of panels and of what warpgroups share.
+// Fences and barriers of panels and of what warpgroups share; barriers of programs of text.
 #include "cuda/schedule/insert_barriers.h"
+
+#include "cuda/schedule/memory_order.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
@@ -28,10 +30,39 @@ void order(Block& block) {
     block.body = std::move(body);
 }
 
+/// Barriers where an access needs one, after copies that it needs, too.
+void order_text(Block& block, MemoryOrder& order) {
+    std::vector<Instruction> body;
+    const auto follow = [&](Instruction made) {
+        order.follow(made, [&](Block& inner) { order_text(inner, order); });
+        body.push_back(std::move(made));
+    };
+    const auto wait = [&](std::int64_t pending) {
+        follow(std::move(make(Op::wait_copies, {}).with("pending", pending)));
+    };
+    for (Instruction& made : block.body) {
+        if (made.is(Op::settle_copies)) {
+            if (order.has_copies()) wait(made.number("pending"));
+            continue;
+        }
+        if (made.is(Op::access)) {
+            if (order.needs_copies(made)) wait(0);
+            if (order.needs_barrier(made)) follow(make(Op::barrier, {}));
+        }
+        follow(std::move(made));
+    }
+    block.body = std::move(body);
+}
+
 }  // namespace
 
 void insert_barriers(Program& program) {
-    order(program.body);
+    if (is_text(program)) {
+        MemoryOrder order(program);
+        order_text(program.body, order);
+    } else {
+        order(program.body);
+    }
     program.level = Level::synchronised;
 }
 

@@ -118,6 +118,9 @@ class Parser {
             } else if (same && is("[")) {
                 one.kind = Attribute::Kind::list;
                 one.numbers = numbers();
+            } else if (same && token_.kind == Token::Kind::text) {
+                one.kind = Attribute::Kind::text;
+                one.text = take(Token::Kind::text, "text");
             } else if (same && one.name == "is") {
                 one.kind = Attribute::Kind::element;
                 one.text = take(Token::Kind::word, "an element");
@@ -196,6 +199,7 @@ class Parser {
             one.slots = static_cast<int>(number_of(list, "slots"));
             one.per_group = find(list, "per_group") != nullptr;
             one.offset = number_of(list, "at");
+            if (const Attribute* purpose = find(list, "purpose")) one.purpose = purpose->text;
             p.buffers.push_back(std::move(one));
         } else if (accept("map")) {
             Map one;

@@ -22,6 +22,19 @@ std::string bases(const std::vector<std::uint64_t>& bases) {
     return fmt::format("[{}]", fmt::join(bases, ", "));
 }
 
+std::string in_quotes(std::string_view text) {
+    std::string result = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') result += '\\';
+        if (c == '\n') {
+            result += "\\n";
+        } else {
+            result += c;
+        }
+    }
+    return result + '"';
+}
+
 class Printer {
   public:
     explicit Printer(const Program& program) : program_(program) { find_layouts(); }
@@ -52,9 +65,10 @@ class Printer {
                  bases(layout.reg), bases(layout.lane), bases(layout.warp));
         }
         for (const Buffer& one : p.buffers) {
-            line("buffer @{} dtype @{} rows {} columns {} slots {}{} at {}", one.name,
+            line("buffer @{} dtype @{} rows {} columns {} slots {}{} at {}{}", one.name,
                  tilewright::name(one.dtype), one.rows, one.columns, one.slots,
-                 one.per_group ? " per_group" : "", one.offset);
+                 one.per_group ? " per_group" : "", one.offset,
+                 one.purpose.empty() ? "" : " purpose " + in_quotes(one.purpose));
         }
         for (const Map& one : p.maps)
             line("map @{} of @{} box {}", one.name, one.ref, list(one.box));
@@ -130,6 +144,8 @@ class Printer {
                 return fmt::format("{} @{}", one.name, one.text);
             case Attribute::Kind::element:
                 return fmt::format("{} {}", one.name, one.text);
+            case Attribute::Kind::text:
+                return fmt::format("{} {}", one.name, in_quotes(one.text));
         }
         return "";
     }

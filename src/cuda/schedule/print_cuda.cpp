@@ -286,6 +286,16 @@ void CudaPrinter::instruction(const Instruction& made) {
             line("ptx::named_barrier_sync({}, {});", 1 + p_.consumer_groups(),
                  128 * p_.consumer_groups());
             return;
+        case Op::raw:
+        case Op::scope:
+        case Op::loop:
+        case Op::branch:
+        case Op::operation:
+        case Op::access:
+        case Op::barrier:
+        case Op::settle_copies:
+        case Op::wait_copies:
+            return text(made);
         case Op::role:
             return role(made);
         case Op::programs:

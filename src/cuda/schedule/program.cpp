@@ -43,6 +43,15 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "fence_async",
                                                         "group_sync",
                                                         "all_sync",
+                                                        "raw",
+                                                        "scope",
+                                                        "loop",
+                                                        "branch",
+                                                        "operation",
+                                                        "access",
+                                                        "barrier",
+                                                        "settle_copies",
+                                                        "wait_copies",
                                                         "role",
                                                         "programs",
                                                         "panels"};
@@ -137,6 +146,11 @@ Instruction& Instruction::with_symbol(std::string attribute, std::string symbol)
     return *this;
 }
 
+Instruction& Instruction::with_text(std::string attribute, std::string text) {
+    attributes.push_back({std::move(attribute), Attribute::Kind::text, {}, std::move(text)});
+    return *this;
+}
+
 Value Program::add(ValueType type, std::string hint) {
     const Value value{static_cast<std::uint32_t>(values_.size())};
     for (std::size_t n = values_.size(); hint.empty() || names_.contains(hint); ++n) {
@@ -213,6 +227,10 @@ bool is_chained(const Program& program) {
         chained |= made.is(Op::fresh) && !made.has("partial");
     });
     return chained;
+}
+
+bool is_text(const Program& program) {
+    return program.consumer_groups() == 0 && program.level >= Level::split;
 }
 
 bool is_gather(const Instruction& made) {

@@ -68,6 +68,16 @@ enum class Op : std::uint8_t {
     fence_async,  ///< ordinary writes to shared memory before, asynchronous reads after
     group_sync,   ///< the warpgroup's threads meet
     all_sync,     ///< those of all consumer warpgroups
+    // Programs of text: what is decided for kernels of mma.sync, until operations above replace it.
+    raw,            ///< a line of CUDA
+    scope,          ///< text and a block in braces
+    loop,           ///< the same, repeated
+    branch,         ///< the same, or the second block
+    operation,      ///< begins the text of an operation: what that uses is alive at once
+    access,         ///< what the text that follows reads and writes
+    barrier,        ///< all threads of the block meet
+    settle_copies,  ///< waits for copies where some are under way
+    wait_copies,    ///< at most `pending` groups of copies are under way
     // Control.
     role,      ///< the block is run by one role's warps
     programs,  ///< init .. -> last; runs once for each program of this thread block
@@ -92,13 +102,13 @@ struct ValueType {
     bool operator==(const ValueType&) const = default;
 };
 
-/// name; name 3; name [1, 2]; name @symbol; name number-as-text.
+/// name; name 3; name [1, 2]; name @symbol; name number-as-text; name "text".
 struct Attribute {
-    enum class Kind : std::uint8_t { flag, number, list, symbol, element };
+    enum class Kind : std::uint8_t { flag, number, list, symbol, element, text };
     std::string name;
     Kind kind = Kind::flag;
     std::vector<std::int64_t> numbers;
-    std::string text;  ///< of a symbol; of a constant's element
+    std::string text;  ///< of a symbol; of a constant's element; text
     bool operator==(const Attribute&) const = default;
 };
 
@@ -119,11 +129,13 @@ struct Instruction {
     bool has(std::string_view attribute) const { return find(attribute) != nullptr; }
     std::int64_t number(std::string_view attribute, std::int64_t otherwise = 0) const;
     const std::vector<std::int64_t>& list(std::string_view attribute) const;
+    /// Of an attribute of kind symbol or text.
     const std::string& symbol(std::string_view attribute) const;
     Instruction& flag(std::string attribute);
     Instruction& with(std::string attribute, std::int64_t number);
     Instruction& with(std::string attribute, std::vector<std::int64_t> list);
     Instruction& with_symbol(std::string attribute, std::string symbol);
+    Instruction& with_text(std::string attribute, std::string text);
 };
 
 struct Block {
@@ -143,7 +155,7 @@ struct Parameter {
 };
 
 /// Shared memory: slots of a tile, whose rows are cut into panels of 128 bytes with 128-byte
-/// swizzle.
+/// swizzle; in programs of text, so many bytes.
 struct Buffer {
     std::string name;
     DType dtype = DType::bf16;
@@ -151,6 +163,7 @@ struct Buffer {
     int slots = 1;
     bool per_group = false;  ///< each consumer warpgroup has one of its own
     std::int64_t offset = -1;
+    std::string purpose;  ///< for messages
 
     std::int64_t panel() const { return 128 / size_of(dtype); }  ///< columns
     std::int64_t slot_bytes() const { return rows * columns * size_of(dtype); }
@@ -280,6 +293,8 @@ std::vector<int> groups_of(const Program& program, const Instruction& product);
 std::set<std::string> channels_of(const Program& program, const Instruction& product);
 /// Does a product depend on another one, as in attention?
 bool is_chained(const Program& program);
+/// Do all threads of a block run the same text?
+bool is_text(const Program& program);
 /// In the `index` of an access: by an index tile, in the shape of the result.
 inline constexpr std::int64_t kGathered = -1;
 /// Is an instruction a load by index tiles?
