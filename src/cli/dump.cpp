@@ -39,11 +39,7 @@ std::string schedule_text(const ir::Function& function, const DumpOptions& optio
         user_error("dump", "expected a level of {} after `schedule:` but got `{}`",
                    schedule::level_names(), level);
     }
-    try {
-        return schedule::print(schedule::schedule(function, target, *up_to));
-    } catch (const schedule::Refused& refused) {
-        user_error("dump", "expected a program of the scheduled form but {}", refused.what());
-    }
+    return schedule::print(schedule::schedule_any(function, target, *up_to));
 }
 
 void dump_page(const DumpOptions& options, Console& console) {
@@ -108,7 +104,7 @@ void add_dump(CLI::App& app, Console& console) {
     };
     command
         ->add_option("--to", options->to,
-                     "ir, bytecode, schedule[:LEVEL] (of sm_90a), cuda, ptx or sass [ir; with "
+                     "ir, bytecode, schedule[:LEVEL] (for sm_90a), cuda, ptx or sass [ir; with "
                      "--arch cuda]")
         ->type_name("FORM")
         ->check(CLI::Validator(form, ""));

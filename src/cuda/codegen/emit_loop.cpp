@@ -38,15 +38,13 @@ void Emitter::assign_carries(std::span<const Value> targets, const std::vector<N
         next.push_back(get(values[i], home(targets[i])));
         assigned.insert(names[i].begin(), names[i].end());
     }
-    // A value that is itself a carry must be read before that carry is assigned.
+    // A value that is itself a carry must be read before that carry is assigned. Where the text of
+    // an element is an expression, that is of constants, of what was loaded or of the thread.
     for (std::size_t i = 0; i < targets.size(); ++i) {
         for (std::size_t r = 0; r < next[i].size(); ++r) {
             std::string& value = next[i][r];
             if (value == names[i][r]) continue;
-            const bool mentions = std::any_of(
-                assigned.begin(), assigned.end(),
-                [&](const std::string& name) { return value.find(name) != std::string::npos; });
-            if (!mentions) continue;
+            if (assigned.count(value) == 0) continue;
             const std::string copy = fresh("y");
             line("const {} {} = {};", register_type(type(targets[i]).dtype), copy, value);
             value = copy;

@@ -127,6 +127,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
     std::string uniform, pointer = array.space == ir::Space::scratch ? ref_name(ref) + "_data"
                                                                      : ref_name(ref) + ".data";
     std::vector<Names> conditions, offsets;  // per dimension, per register
+    std::size_t cut_dim = conditions.max_size();
     std::vector<bool> bounded_axis(ir::kMaxTileRank, false);
     for (int dim = 0; dim < array.rank(); ++dim) {
         const std::size_t d = dim;
@@ -175,7 +176,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
                     window = fmt::format("{}_w{}", base, dim);
                     line("const Window {} = window({}, {}, {});", window, start, extent,
                          index.size);
-                    if (cuts_vectors) text.window = window;
+                    if (cuts_vectors) text.window = window, cut_dim = conditions.size();
                 }
             } else if (vector > 1 && axis == vector_axis && index.size % vector != 0) {
                 vector = static_cast<int>(std::gcd(index.size, std::int64_t{vector}));
@@ -250,19 +251,25 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
     text.vector = vector;
     for (int r = 0; r < registers; ++r) {
         const std::size_t at = r;
-        std::string inside = uniform, offset;
-        for (const Names& condition : conditions) inside = joined(inside, condition[at]);
+        std::string inside = uniform, beside = uniform, offset;
+        for (std::size_t d = 0; d < conditions.size(); ++d) {
+            inside = joined(inside, conditions[d][at]);
+            beside = joined(beside, d == cut_dim ? "true" : conditions[d][at]);
+        }
         for (const Names& part : offsets) {
             if (!part[at].empty()) offset += (offset.empty() ? "" : " + ") + part[at];
         }
         for (int axis = 0; axis < layout.shape.rank(); ++axis) {
             if (!layout.has_phantoms(axis) || bounded_axis[axis]) continue;
             const std::int64_t part = layout.register_coordinates(r)[axis];
-            inside = joined(
-                inside, fmt::format("{} < {}", coordinate(layout, axis, part), layout.shape[axis]));
+            const std::string real =
+                fmt::format("{} < {}", coordinate(layout, axis, part), layout.shape[axis]);
+            inside = joined(inside, real);
+            beside = joined(beside, real);
         }
-        if (!masks.empty()) inside = joined(inside, masks[at]);
+        if (!masks.empty()) inside = joined(inside, masks[at]), beside = joined(beside, masks[at]);
         text.inside.push_back(inside);
+        text.beside.push_back(beside);
         text.offset.push_back(offset);
     }
     if (vector == 1) text.window.clear();
@@ -333,14 +340,9 @@ void Emitter::load(const Instruction& made) {
             line("load_vector({}, {});", address, fmt::join(group, ", "));
         } else if (!text.window.empty() && same) {
             // The window may end inside a vector; other conditions hold for all of it.
-            std::string rest = inside;
-            const std::string own = fmt::format("{}.contains({})", text.window, text.position[at]);
-            if (const auto found = rest.find(own); found != std::string::npos) {
-                rest.replace(found, own.size(), "true");
-            }
             line("{} {};", register_type(dtype), fmt::join(group, ", "));
-            line("load_vector_part({}, {} ? {}.left({}) : 0, {}, {});", address, rest, text.window,
-                 text.position[at], others[at], fmt::join(group, ", "));
+            line("load_vector_part({}, {} ? {}.left({}) : 0, {}, {});", address, text.beside[at],
+                 text.window, text.position[at], others[at], fmt::join(group, ", "));
         } else if (!text.window.empty() || (!same && text.vector > 1)) {
             for (int i = 0; i < text.vector; ++i) {
                 line("{0} {1} = {2}; if ({3}) load_vector({4} + {5}, {1});", register_type(dtype),
@@ -437,7 +439,9 @@ void Emitter::store(const Instruction& made) {
     }
     access_global(access.ref, true);
     AccessText text = access_text(made, layout);
-    if (!distinct_targets(made)) text.inside = last_writers(layout, text, text.inside);
+    if (!distinct_targets(made)) {
+        text.inside = text.beside = last_writers(layout, text, text.inside);
+    }
     const std::string own = owner(layout);
     for (int r = 0; r < layout.registers(); r += text.vector) {
         const std::size_t at = r;
@@ -445,14 +449,8 @@ void Emitter::store(const Instruction& made) {
             text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
         const Names group(names.begin() + r, names.begin() + r + text.vector);
         if (!text.window.empty()) {
-            std::string rest = text.inside[at];
-            const std::string contains =
-                fmt::format("{}.contains({})", text.window, text.position[at]);
-            if (const auto found = rest.find(contains); found != std::string::npos) {
-                rest.replace(found, contains.size(), "true");
-            }
-            line("if ({}) store_vector_part({}, {}.left({}), {});", joined(own, rest), address,
-                 text.window, text.position[at], fmt::join(group, ", "));
+            line("if ({}) store_vector_part({}, {}.left({}), {});", joined(own, text.beside[at]),
+                 address, text.window, text.position[at], fmt::join(group, ", "));
             continue;
         }
         const std::string condition = joined(own, text.inside[at]);

@@ -63,8 +63,8 @@ class Emitter {
     // ---- Text.
     template <typename... Args>
     void line(fmt::format_string<Args...> format, Args&&... args) {
-        append(schedule::Op::raw).with_text("text",
-                                            fmt::format(format, std::forward<Args>(args)...));
+        append(schedule::Op::raw)
+            .with_text("text", fmt::format(format, std::forward<Args>(args)...));
     }
     schedule::Instruction& append(schedule::Op op);
     /// "head {" and a scope of names; loops and branches run it any number of times.
@@ -135,6 +135,7 @@ class Emitter {
         Names inside;         ///< per register: condition, "" is always
         int vector = 1;       ///< registers per access
         std::string window;   ///< bounds along the vector axis where they may cut a vector
+        Names beside;         ///< per register: `inside` where `window` is `true`
         Names position;       ///< per register: coordinate along the vector axis
     };
     /// `indices` replace the instruction's index operands.
@@ -311,8 +312,8 @@ class Emitter {
     const ir::Block* block_ = nullptr;                ///< being emitted
     std::map<std::string, std::string> coordinates_;  ///< expression -> variable
     std::vector<schedule::Instruction> coordinate_lines_;
-    bool sorts_ = false;           ///< the text calls cuda/device/tile/sort.cuh
-    std::set<MmaStep> mma_steps_;  // that the text calls
+    bool sorts_ = false;                   ///< the text calls cuda/device/tile/sort.cuh
+    std::set<MmaStep> mma_steps_;          // that the text calls
     std::string buffers_for_ = "scratch";  ///< the use of buffers that are added now
     std::map<Value, int> ref_order_;       ///< global Refs by parameter order
 };

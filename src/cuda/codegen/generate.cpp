@@ -8,10 +8,10 @@
 #include "cuda/codegen/dot_plan.h"
 #include "cuda/codegen/emitter.h"
 #include "cuda/codegen/layout.h"
-#include "ir/passes/pipeline.h"
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/print_cuda.h"
+#include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
 #include "support/debug_log.h"
@@ -190,23 +190,25 @@ int choose_warps(const ir::Function& kernel) {
 /// The largest buffer as text: its bytes and its use.
 std::string largest_buffer(const schedule::Program& program) {
     const auto& buffers = program.buffers;
-    const auto found = std::max_element(
-        buffers.begin(), buffers.end(), [](const schedule::Buffer& a, const schedule::Buffer& b) {
-            return a.slot_bytes() < b.slot_bytes();
-        });
+    const auto found = std::max_element(buffers.begin(), buffers.end(),
+                                        [](const schedule::Buffer& a, const schedule::Buffer& b) {
+                                            return a.slot_bytes() < b.slot_bytes();
+                                        });
     return found == buffers.end() ? ""
                                   : fmt::format("{} for {}", found->slot_bytes(), found->purpose);
 }
 
-/// The kernel with the most stages that fit, its buffers placed.
-Emitted emitted_within(const ir::Function& kernel, const Target& target) {
+/// The kernel with the most stages that fit, after the passes up to a level.
+Emitted emitted_to(schedule::Level up_to, const ir::Function& kernel, const Target& target) {
     const int warps = choose_warps(kernel);
     if (kernel.hints.num_warps > 0 && kernel.hints.num_warps != warps) {
         debug_log("cuda", "{}: num_warps {} is rounded down to {}", kernel.name,
                   kernel.hints.num_warps, warps);
     }
+    schedule::Program unplaced;
     const auto placed = [&](int stages, bool workspace) {
         Emitted emitted = Emitter(kernel, target, warps, stages, workspace).run();
+        if (up_to < schedule::Level::placed) unplaced = emitted.program;
         schedule::place_shared(emitted.program);
         return emitted;
     };
@@ -235,8 +237,15 @@ Emitted emitted_within(const ir::Function& kernel, const Target& target) {
                          "framework's sort before the kernel"
                        : "");
     }
+    if (up_to < schedule::Level::placed) emitted.program = std::move(unplaced);
+    schedule::check(emitted.program);
+    if (up_to >= schedule::Level::synchronised) {
+        schedule::insert_barriers(emitted.program);
+        schedule::check(emitted.program);
+    }
     return emitted;
 }
+
 }  // namespace
 
 Target target_of(const std::string& arch) {
@@ -272,8 +281,7 @@ ir::Function prepare(ir::Function kernel) {
 }
 
 Generated generate(const ir::Function& kernel, const Target& target) {
-    Emitted emitted = emitted_within(kernel, target);
-    schedule::insert_barriers(emitted.program);
+    Emitted emitted = emitted_to(schedule::Level::synchronised, kernel, target);
     Generated& generated = emitted.generated;
     generated.shared_bytes = static_cast<int>(emitted.program.shared_bytes);
     generated.largest = largest_buffer(emitted.program);
@@ -290,17 +298,15 @@ extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 {}}}
 )",
-        kernel.name, target.arch, emitted.program.warps(), generated.shared_bytes,
-        emitted.includes, emitted.functions, generated.threads, emitted.launch_bounds,
-        generated.name, emitted.parameters, schedule::print_statements(emitted.program));
+        kernel.name, target.arch, emitted.program.warps(), generated.shared_bytes, emitted.includes,
+        emitted.functions, generated.threads, emitted.launch_bounds, generated.name,
+        emitted.parameters, schedule::print_statements(emitted.program));
     return std::move(generated);
 }
 
 schedule::Program scheduled_text(const ir::Function& kernel, const Target& target,
                                  schedule::Level up_to) {
-    schedule::Program program = emitted_within(kernel, target).program;
-    if (up_to >= schedule::Level::synchronised) schedule::insert_barriers(program);
-    return program;
+    return emitted_to(up_to, kernel, target).program;
 }
 
 CompileRequest compile_request(const Generated& generated, const std::string& arch) {

@@ -72,7 +72,8 @@ ir::Function prepare(ir::Function kernel);
 /// UserError, with the sizes, when the tiles do not fit a multiprocessor.
 Generated generate(const ir::Function& kernel, const Target& target);
 
-/// The same as a program of text of the scheduled form, at level `placed` or `synchronised`.
+/// The same as a program of text of the scheduled form, at level `split`, `placed` or
+/// `synchronised`.
 schedule::Program scheduled_text(const ir::Function& kernel, const Target& target,
                                  schedule::Level up_to = schedule::Level::synchronised);
 

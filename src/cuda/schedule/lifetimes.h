@@ -12,9 +12,7 @@ namespace tilewright::cuda::schedule {
 /// accessed inside of a loop but before it, too, lives until the loop ends.
 struct Lifetime {
     int first = 0, last = 0;
-    bool meets(const Lifetime& other) const {
-        return first <= other.last && other.first <= last;
-    }
+    bool meets(const Lifetime& other) const { return first <= other.last && other.first <= last; }
 };
 
 /// By buffer; buffers that nothing accesses are missing.

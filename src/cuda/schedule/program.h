@@ -278,6 +278,9 @@ Program parse(std::string_view text);
 /// first broken one, "V6: ..", or nothing.
 std::optional<std::string> broken_rule(const Program& program);
 
+/// Asserts that no rule is broken; prints the program where TILEWRIGHT_DEBUG_PASSES is 1.
+void check(const Program& program);
+
 /// The parts of a wgmma.
 struct Product {
     explicit Product(const Instruction& made);

@@ -1,7 +1,6 @@
 // The passes in order.
 #include "cuda/schedule/schedule.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "cuda/schedule/assign_layouts.h"
@@ -47,18 +46,11 @@ Program scheduled(const ir::Function& prepared, const Target& target, Level up_t
         {Level::placed, place_shared},
         {Level::synchronised, insert_barriers}};
     Program program = lower(prepared, target);
-    const char* const trace = std::getenv("TILEWRIGHT_DEBUG_PASSES");
-    const bool traced = trace != nullptr && std::string(trace) == "1";
-    const auto check = [&] {
-        if (traced) write_debug_line(name(program.level), print(program));
-        const auto broken = broken_rule(program);
-        TW_ASSERT(!broken, "{} at level {}: {}", program.name, name(program.level), *broken);
-    };
-    check();
+    check(program);
     for (const auto& [level, pass] : kPasses) {
         if (level > up_to) break;
         pass(program);
-        check();
+        check(program);
     }
     return program;
 }
@@ -108,10 +100,27 @@ Generated generate_best(const ir::Function& kernel, const Target& target) {
     return cuda::generate(cuda::prepare(kernel), target);
 }
 
-std::string level_names() {
+Program schedule_any(const ir::Function& kernel, const Target& target, Level up_to) {
+    std::string reason = "it is not for sm_90a";
+    if (is_for(target.arch)) {
+        try {
+            return schedule(kernel, target, up_to);
+        } catch (const Refused& refused) {
+            reason = refused.what();
+        }
+    }
+    debug_log(kernel.name, "no wgmma: {}", reason);
+    if (up_to < Level::split) {
+        user_error(kernel.name, "expected a level of {} for kernels without wgmma but got `{}`: {}",
+                   level_names(Level::split), name(up_to), reason);
+    }
+    return scheduled_text(cuda::prepare(kernel), target, up_to);
+}
+
+std::string level_names(Level first) {
     std::string names;
-    for (int i = 0; i < kNumLevels; ++i) {
-        names += fmt::format("{}{}", i == 0 ? "" : ", ", name(static_cast<Level>(i)));
+    for (int i = static_cast<int>(first); i < kNumLevels; ++i) {
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", name(static_cast<Level>(i)));
     }
     return names;
 }

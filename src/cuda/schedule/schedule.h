@@ -31,7 +31,12 @@ std::string why_not_scheduled(const ir::Function& kernel, const Target& target);
 /// `cuda::prepare(kernel)`.
 Generated generate_best(const ir::Function& kernel, const Target& target);
 
-/// "lowered, selected, .." for messages.
-std::string level_names();
+/// The program that `generate_best` prints, at a level; UserError where kernels without wgmma do
+/// not have it.
+Program schedule_any(const ir::Function& kernel, const Target& target,
+                     Level up_to = Level::synchronised);
+
+/// "lowered, selected, .." for messages, from a level on.
+std::string level_names(Level first = Level::lowered);
 
 }  // namespace tilewright::cuda::schedule

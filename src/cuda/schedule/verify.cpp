@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
+#include "cuda/schedule/lifetimes.h"
+#include "cuda/schedule/memory_order.h"
 #include "cuda/schedule/program.h"
 #include "cuda/schedule/tools.h"
+#include "support/check.h"
+#include "support/debug_log.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
@@ -364,8 +369,29 @@ Broken fences(const Program& p) {
     });
 }
 
+// V12 of programs of text: buffers that are in use at the same time do not overlap.
+Broken places_in_time(const Program& p) {
+    const std::map<std::string, Lifetime> lives = lifetimes(p);
+    for (const auto& [name, life] : lives) {
+        const Buffer& one = p.buffer(name);
+        if (one.offset < 0 || one.offset + one.slot_bytes() > p.shared_bytes) {
+            return broken("@{} lies outside of shared memory", name);
+        }
+        for (const auto& [before, other_life] : lives) {
+            if (before == name) break;
+            const Buffer& other = p.buffer(before);
+            if (life.meets(other_life) && one.offset < other.offset + other.slot_bytes() &&
+                other.offset < one.offset + one.slot_bytes()) {
+                return broken("@{} overlaps @{}", name, before);
+            }
+        }
+    }
+    return std::nullopt;
+}
+
 // V12: buffers do not overlap, are aligned to 1,024 bytes and fit.
 Broken places(const Program& p) {
+    if (is_text(p)) return places_in_time(p);
     std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
     for (const Buffer& one : p.buffers) {
         if (one.offset % 1024 != 0) return broken("@{} does not lie on 1,024 bytes", one.name);
@@ -505,30 +531,46 @@ Broken copies(const Program& p) {
     return std::nullopt;
 }
 
+// V19: what threads access, no other thread has accessed since the last barrier, if one of them
+// writes; copies that are read have been waited for.
+Broken unordered(const Block& block, MemoryOrder& order) {
+    Broken found;
+    for (const Instruction& made : block.body) {
+        if (made.is(Op::access) && order.needs_copies(made)) {
+            return broken("@{} is read while copies are under way", made.attributes[0].text);
+        }
+        if (made.is(Op::access) && order.needs_barrier(made)) {
+            return broken("no barrier stands before an access of @{}", made.attributes[0].text);
+        }
+        if (made.is(Op::settle_copies)) return broken("it is open whether copies are waited for");
+        order.follow(made, [&](const Block& inner) {
+            if (!found) found = unordered(inner, order);
+        });
+        if (found) return found;
+    }
+    return std::nullopt;
+}
+Broken accesses(const Program& p) {
+    MemoryOrder order(p);
+    return is_text(p) ? unordered(p.body, order) : std::nullopt;
+}
+
 struct Rule {
     std::string_view name;
     Level from;
     Broken (*check)(const Program&);
 };
-constexpr std::array<Rule, 18> kRules{{
-    {"V1", Level::laid_out, one_layout},
-    {"V2", Level::laid_out, accumulators},
-    {"V3", Level::selected, shapes},
-    {"V4", Level::staged, operands},
-    {"V5", Level::staged, boxes},
-    {"V6", Level::staged, iterations},
-    {"V7", Level::staged, counts},
-    {"V8", Level::staged, channels},
-    {"V9", Level::specialised, roles},
-    {"V10", Level::waiting, waits},
-    {"V11", Level::waiting, fences},
-    {"V12", Level::placed, places},
-    {"V13", Level::specialised, registers},
-    {"V14", Level::synchronised, proxies},
-    {"V15", Level::synchronised, meetings},
-    {"V16", Level::laid_out, packed},
-    {"V17", Level::selected, fresh},
-    {"V18", Level::specialised, copies},
+constexpr std::array<Rule, 19> kRules{{
+    {"V1", Level::laid_out, one_layout},    {"V2", Level::laid_out, accumulators},
+    {"V3", Level::selected, shapes},        {"V4", Level::staged, operands},
+    {"V5", Level::staged, boxes},           {"V6", Level::staged, iterations},
+    {"V7", Level::staged, counts},          {"V8", Level::staged, channels},
+    {"V9", Level::specialised, roles},      {"V10", Level::waiting, waits},
+    {"V11", Level::waiting, fences},        {"V12", Level::placed, places},
+    {"V13", Level::specialised, registers}, {"V14", Level::synchronised, proxies},
+    {"V15", Level::synchronised, meetings}, {"V16", Level::laid_out, packed},
+    {"V17", Level::selected, fresh},        {"V18", Level::specialised, copies},
+    {"V19", Level::synchronised, accesses},
 }};
 
 }  // namespace
@@ -541,6 +583,15 @@ std::optional<std::string> broken_rule(const Program& program) {
         }
     }
     return std::nullopt;
+}
+
+void check(const Program& program) {
+    const char* const trace = std::getenv("TILEWRIGHT_DEBUG_PASSES");
+    if (trace != nullptr && std::string_view(trace) == "1") {
+        write_debug_line(name(program.level), print(program));
+    }
+    const auto broken = broken_rule(program);
+    TW_ASSERT(!broken, "{} at level {}: {}", program.name, name(program.level), *broken);
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -1,0 +1,192 @@
+// Programs of text of the scheduled form: lifetimes and places of buffers, barriers, rules.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cuda/schedule/insert_barriers.h"
+#include "cuda/schedule/lifetimes.h"
+#include "cuda/schedule/place_shared.h"
+#include "cuda/schedule/print_cuda.h"
+#include "tests/cuda/schedule_support.h"
+#include "tests/run/cuda_programs.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// A program at level `split` with the buffers a and b, of 256 and 128 bytes.
+Program program_with(const std::string& body) {
+    return parse(R"(
+schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 8 stages 0 shared 0 {
+  ref @x dtype @f32 extents [64]
+  buffer @a dtype @u8 rows 1 columns 256 slots 1 at -1 purpose "`scan`"
+  buffer @b dtype @u8 rows 1 columns 128 slots 1 at -1
+  warps @all first 0 count 4 registers 0
+)" + body + "}");
+}
+
+/// The statements after both passes, without the places of buffers.
+std::string statements(const std::string& body) {
+    Program program = program_with(body);
+    place_shared(program);
+    EXPECT_EQ(broken_rule(program), std::nullopt);
+    insert_barriers(program);
+    EXPECT_EQ(broken_rule(program), std::nullopt);
+    std::string text = print_statements(program);
+    while (text.starts_with("    constexpr")) text.erase(0, text.find('\n') + 1);
+    return text;
+}
+
+std::int64_t shared_bytes(const std::string& body) {
+    Program program = program_with(body);
+    place_shared(program);
+    return program.shared_bytes;
+}
+
+constexpr const char* kUseA = "operation of @one\n access writes @a\n raw text \"a\"\n";
+constexpr const char* kUseB = "operation of @two\n access writes @b\n raw text \"b\"\n";
+
+TEST(ScheduleText, BuffersShareAPlaceWhereTheirLifetimesDoNotMeet) {
+    EXPECT_EQ(shared_bytes(std::string(kUseA) + kUseB), 256);
+    // Within one operation all buffers are in use at once.
+    EXPECT_EQ(shared_bytes("operation of @one\n access writes @a\n access writes @b\n"), 384);
+    EXPECT_EQ(shared_bytes(std::string(kUseA) + kUseB + "operation of @three\n access uses @a\n"),
+              384);
+}
+
+TEST(ScheduleText, ABufferFromBeforeALoopLivesUntilTheLoopEnds) {
+    const std::string body = std::string(kUseA) +
+                             "loop text \"for (;;)\" {\n"
+                             "operation of @for_loop\n operation of @read\n access reads @a\n" +
+                             kUseB + "}\n";
+    EXPECT_EQ(shared_bytes(body), 384);
+    const auto lives = lifetimes(program_with(body));
+    EXPECT_EQ(lives.at("a").last, lives.at("b").last);
+    // In a branch nothing is repeated.
+    std::string branch = body;
+    branch.replace(branch.find("loop"), 4, "branch");
+    EXPECT_EQ(shared_bytes(branch), 256);
+}
+
+TEST(ScheduleText, ABarrierStandsBetweenWritesAndReadsOfOneBuffer) {
+    EXPECT_EQ(
+        statements(std::string(kUseA) + "access reads @a\n raw text \"read\"\n"
+                                        "access reads @a\n raw text \"again\"\n"
+                                        "access writes @a\n raw text \"write\"\n"),
+        "    a\n    __syncthreads();\n    read\n    again\n    __syncthreads();\n    write\n");
+    // One barrier serves all reads after it.
+    EXPECT_EQ(
+        statements("operation of @one\n access writes @a\n access writes @b\n raw text \"w\"\n"
+                   "access reads @a reads @b\n raw text \"r\"\n"
+                   "access reads @b\n raw text \"s\"\n"),
+        "    w\n    __syncthreads();\n    r\n    s\n");
+}
+
+TEST(ScheduleText, BuffersAtOnePlaceAreOrderedLikeOne) {
+    EXPECT_EQ(statements(std::string(kUseA) + kUseB), "    a\n    __syncthreads();\n    b\n");
+    EXPECT_EQ(statements(std::string(kUseA) + kUseB + "operation of @three\n access uses @a\n"),
+              "    a\n    b\n");
+}
+
+TEST(ScheduleText, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
+    EXPECT_EQ(statements("operation of @one\n access writes @a\n"
+                         "loop text \"for (;;)\" {\n"
+                         "operation of @two\n access reads @a\n raw text \"r\"\n"
+                         "}\n access writes @a\n raw text \"w\"\n"),
+              "    for (;;) {\n        __syncthreads();\n        r\n    }\n"
+              "    __syncthreads();\n    w\n");
+    // An array that one branch stores to is loaded after a barrier; one that is only loaded is not.
+    const std::string branches =
+        "branch text \"if (c)\" {\n access {} @x\n raw text \"s\"\n} {\n raw text \"t\"\n}\n"
+        "access loads @x\n raw text \"l\"\n";
+    const auto with = [&](const char* how) {
+        std::string text = branches;
+        return statements(text.replace(text.find("{} @x"), 2, how));
+    };
+    EXPECT_THAT(with("stores"), HasSubstr("else {\n        t\n    }\n    __syncthreads();\n    l"));
+    EXPECT_THAT(with("loads"), HasSubstr("else {\n        t\n    }\n    l"));
+}
+
+TEST(ScheduleText, AScopeIsPartOfTheStatementsAroundIt) {
+    EXPECT_EQ(statements("operation of @one\n access writes @a\n scope text \"\" {\n"
+                         "access reads @a\n raw text \"r\"\n}\n"),
+              "    {\n        __syncthreads();\n        r\n    }\n");
+}
+
+TEST(ScheduleText, CopiesAreWaitedForBeforeTheyAreRead) {
+    const std::string copy =
+        "operation of @load\n access writes @a\n raw text \"copy\"\n access copies @a\n";
+    EXPECT_EQ(statements(copy + "access writes @b\n raw text \"b\"\n"
+                                "access reads @a\n raw text \"r\"\n"),
+              "    copy\n    b\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    r\n");
+    EXPECT_EQ(statements(copy + "settle_copies pending 2\n raw text \"r\"\n"),
+              "    copy\n    ptx::cp_async_wait<2>();\n    r\n");
+    // Where none are under way, nothing is waited for.
+    EXPECT_EQ(statements("settle_copies pending 0\n raw text \"r\"\n"), "    r\n");
+    // So are they before a barrier that orders accesses to an array.
+    EXPECT_EQ(statements("access stores @x\n" + copy + "access loads @x\n raw text \"r\"\n"),
+              "    copy\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    r\n");
+}
+
+TEST(ScheduleText, ProgramsOfEveryPathAreReadBack) {
+    for (const auto& one : testing_support::cuda_programs()) {
+        SCOPED_TRACE(one.name);
+        const ir::Function function = cuda::prepare(ir::parse(one.text));
+        for (const Level level : {Level::split, Level::placed, Level::synchronised}) {
+            const Program program = scheduled_text(function, target_of("sm_80"), level);
+            EXPECT_EQ(program.level, level);
+            const std::string text = print(program);
+            EXPECT_EQ(print(parse(text)), text);
+            if (level < Level::synchronised) continue;
+            EXPECT_THAT(generate(function, target_of("sm_80")).source,
+                        HasSubstr(print_statements(parse(text))));
+        }
+    }
+}
+
+TEST(ScheduleText, OtherKernelsThanThoseOfWgmmaAreProgramsOfText) {
+    const ir::Function function = kernel_of(kMatmul);
+    Target target = target_of("sm_80");
+    EXPECT_THAT(print(schedule_any(function, target)), HasSubstr("operation of @dot"));
+    EXPECT_THAT(print(schedule_any(function, dense_target(function))), HasSubstr("wgmma_commit"));
+    try {
+        schedule_any(function, target, Level::staged);
+        ADD_FAILURE() << "a level that text does not have";
+    } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("expected a level of split, placed, synchronised"));
+        EXPECT_THAT(error.what(), HasSubstr("`staged`: it is not for sm_90a"));
+    }
+}
+
+// ---- Rules.
+
+TEST(ScheduleText, RulesAreCheckedInProgramsThatBreakThem) {
+    Program program = program_with(std::string(kUseA) +
+                                   "access writes @b\n raw text \"b\"\n access copies @b\n"
+                                   "access reads @a reads @b\n raw text \"r\"\n");
+    place_shared(program);
+    insert_barriers(program);
+    const std::string good = print(program);
+    ASSERT_EQ(broken_rule(program), std::nullopt) << good;
+    const Breach breaches[] = {
+        {"V12", Level::placed, "slots 1 at 256", "slots 1 at 128"},
+        {"V12", Level::placed, "slots 1 at 256", "slots 1 at 384"},
+        {"V12", Level::placed, "slots 1 at 256", "slots 1 at -1"},
+        {"V19", Level::synchronised, "  barrier\n", ""},
+        {"V19", Level::synchronised, "  wait_copies pending 0\n", ""},
+        {"V19", Level::synchronised, "  wait_copies", "  settle_copies"},
+    };
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        std::string text = good;
+        const std::size_t at = text.find(breach.from);
+        ASSERT_NE(at, std::string::npos) << text;
+        text.replace(at, std::string(breach.from).size(), breach.to);
+        expect_broken(text, breach);
+    }
+}
+
+}  // namespace
+}  // namespace tilewright::cuda::schedule
