@@ -9,6 +9,7 @@
 #include "cuda/schedule/print_cuda.h"
 #include "tests/cuda/schedule_support.h"
 #include "tests/run/cuda_programs.h"
+#include "tests/support/throws.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
@@ -76,7 +77,7 @@ TEST(ScheduleText, ABarrierStandsBetweenWritesAndReadsOfOneBuffer) {
                                         "access reads @a\n raw text \"again\"\n"
                                         "access writes @a\n raw text \"write\"\n"),
         "    a\n    __syncthreads();\n    read\n    again\n    __syncthreads();\n    write\n");
-    // One barrier serves all reads after it.
+    // One barrier is enough for all reads after it.
     EXPECT_EQ(
         statements("operation of @one\n access writes @a\n access writes @b\n raw text \"w\"\n"
                    "access reads @a reads @b\n raw text \"r\"\n"
@@ -151,13 +152,10 @@ TEST(ScheduleText, OtherKernelsThanThoseOfWgmmaAreProgramsOfText) {
     Target target = target_of("sm_80");
     EXPECT_THAT(print(schedule_any(function, target)), HasSubstr("operation of @dot"));
     EXPECT_THAT(print(schedule_any(function, dense_target(function))), HasSubstr("wgmma_commit"));
-    try {
-        schedule_any(function, target, Level::staged);
-        ADD_FAILURE() << "a level that text does not have";
-    } catch (const UserError& error) {
-        EXPECT_THAT(error.what(), HasSubstr("expected a level of split, placed, synchronised"));
-        EXPECT_THAT(error.what(), HasSubstr("`staged`: it is not for sm_90a"));
-    }
+    EXPECT_THAT([&] { schedule_any(function, target, Level::staged); },
+                tilewright::testing::throws("expected a level of split, placed, synchronised for "
+                                            "kernels without wgmma but got `staged`: it is not for "
+                                            "sm_90a"));
 }
 
 // ---- Rules.

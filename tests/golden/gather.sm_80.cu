@@ -8,10 +8,10 @@ extern "C" __global__ void __launch_bounds__(32, 1) kernel_gather(const __grid_c
     extern __shared__ __align__(1024) u8 memory[];
     [[maybe_unused]] const u32 memory_address = shared_address(memory);
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int at0 = lane * 4;
-    const int at1 = lane;
     constexpr u32 kBuffer0 = 1024;  // 256 bytes
     constexpr u32 kBuffer1 = 0;  // 1024 bytes
+    const int at0 = lane * 4;
+    const int at1 = lane;
     u32 program = blockIdx.x;
     const i64 program0 = program;
     // %3 = program_id axis 0 : i64

@@ -8,9 +8,9 @@ extern "C" __global__ void __launch_bounds__(32, 1) kernel_histogram(const __gri
     extern __shared__ __align__(1024) u8 memory[];
     [[maybe_unused]] const u32 memory_address = shared_address(memory);
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    constexpr u32 kBuffer0 = 0;  // 1024 bytes
     const int at0 = lane * 4;
     const int at1 = lane;
-    constexpr u32 kBuffer0 = 0;  // 1024 bytes
     u32 program = blockIdx.x;
     const i64 program0 = program;
     // %2 = program_id axis 0 : i64

@@ -8,9 +8,9 @@ extern "C" __global__ void __launch_bounds__(128, 1) kernel_softmax(const __grid
     extern __shared__ __align__(1024) u8 memory[];
     [[maybe_unused]] const u32 memory_address = shared_address(memory);
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int at0 = lane * 4 + warp * 128;
     constexpr u32 kBuffer0 = 0;  // 128 bytes
     constexpr u32 kBuffer1 = 0;  // 128 bytes
+    const int at0 = lane * 4 + warp * 128;
     u32 program = blockIdx.x;
     const i64 program0 = program;
     // %2 = program_id axis 0 : i64

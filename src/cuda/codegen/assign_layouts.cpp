@@ -1,100 +1,88 @@
 // Chooses a layout for every tile: first the accumulators of dots, then wide loads and stores, then
 // the rest; each choice spreads to the values that then need no conversion.
+#include "cuda/codegen/assign_layouts.h"
+
 #include <algorithm>
 #include <deque>
-
-#include "cuda/codegen/emitter.h"
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
 
 namespace tilewright::cuda {
 
+using ir::Instruction;
 using ir::Op;
+using ir::Value;
 
-namespace {
-
-constexpr std::int64_t kMinChainedRows = 32;
-
-}  // namespace
-
-bool Emitter::is_reduced(Value value, int axis) const {
-    std::vector<std::pair<Value, int>> open{{value, 0}};
-    std::set<Value> seen;
-    while (!open.empty()) {
-        const auto [next, depth] = open.back();
-        open.pop_back();
-        if (depth > 32 || !seen.insert(next).second) continue;
-        for (const Instruction* user : analysis_.users(next)) {
-            if (user->op == Op::reduce &&
-                (axis < 0 || user->get<ir::ReduceAttributes>().axis == axis)) {
-                return true;
-            }
-            if (ir::is_elementwise(user->op)) open.emplace_back(user->result(), depth + 1);
+Layout scan_layout(const KernelFacts& facts, const Instruction& made) {
+    const ir::Shape& shape = facts.type(made.result()).shape;
+    const int axis = made.get<ir::ReduceAttributes>().axis;
+    Layout layout(shape, facts.warps());
+    const int bits = cover(shape[axis]).bits;
+    const int lanes = std::min(5, std::max(0, bits - 2));
+    const int warps = std::min(static_cast<int>(layout.warp.size()), std::max(0, bits - lanes - 2));
+    const int chunk = bits - lanes - warps;
+    for (int bit = 0; bit < chunk; ++bit) layout.reg.push_back(layout.basis(axis, bit));
+    for (int bit = 0; bit < lanes; ++bit) {
+        layout.lane[bit] = layout.basis(axis, chunk + bit);
+    }
+    for (int bit = 0; bit < warps; ++bit) {
+        layout.warp[bit] = layout.basis(axis, chunk + lanes + bit);
+    }
+    std::vector<std::uint64_t> rest;
+    for (int a = shape.rank() - 1; a >= 0; --a) {
+        for (int bit = 0; a != axis && bit < cover(shape[a]).bits; ++bit) {
+            rest.push_back(layout.basis(a, bit));
         }
     }
-    return false;
+    std::size_t next = 0;
+    for (std::size_t bit = static_cast<std::size_t>(lanes); bit < layout.lane.size(); ++bit) {
+        if (next < rest.size()) layout.lane[bit] = rest[next++];
+    }
+    for (std::size_t bit = static_cast<std::size_t>(warps); bit < layout.warp.size(); ++bit) {
+        if (next < rest.size()) layout.warp[bit] = rest[next++];
+    }
+    layout.reg.insert(layout.reg.end(), rest.begin() + next, rest.end());
+    return layout;
 }
 
-void Emitter::plan_dots() {
-    // Dots whose result reaches the left operand of another dot have the same rows per warp.
-    std::vector<const Instruction*> dots;
-    ir::walk(f_.body, [&](const Instruction& each) {
-        if (each.op == Op::dot) dots.push_back(&each);
-    });
-    std::set<const Instruction*> chained;
-    for (const Instruction* dot : dots) {
-        const Operand left = operand_of(*dot, 0);
-        if (left.transposed) continue;
-        std::vector<std::pair<Value, int>> open{{left.value, 0}};
-        std::set<Value> seen;
-        while (!open.empty()) {
-            const auto [value, depth] = open.back();
-            open.pop_back();
-            const Instruction* made = analysis_.definition(value);
-            if (made == nullptr || depth > 32 || !seen.insert(value).second) continue;
-            if (made->op == Op::dot) {
-                // With few rows a warp, more reads of the right operands outweigh the copy saved.
-                const std::int64_t rows = plan_dot(f_, *made, warps_, true).m / warps_;
-                if (rows < kMinChainedRows && !is_reduced(made->result())) continue;
-                chained.insert(made);
-                chained.insert(dot);
-            } else if (ir::is_elementwise(made->op)) {
-                for (Value operand : made->operands) open.emplace_back(operand, depth + 1);
-            }
-        }
-    }
-    // So do those to whose result such a dot adds; later dots are visited first.
-    for (auto dot = dots.rbegin(); dot != dots.rend(); ++dot) {
-        if (chained.count(*dot) == 0 || (*dot)->operands.size() < 3) continue;
-        const Instruction* made = analysis_.definition((*dot)->operands[2]);
-        if (made != nullptr && made->op == Op::dot) chained.insert(made);
-    }
-    for (const Instruction* dot : dots) {
-        plans_.emplace(dot, plan_dot(f_, *dot, warps_, chained.count(dot) != 0));
-    }
+Layout home_of(const KernelFacts& facts, const Layouts& layouts, Value value) {
+    const auto found = layouts.find(value);
+    return found != layouts.end() ? found->second
+                                  : blocked(facts.type(value).shape, facts.warps(), 1);
 }
 
-void Emitter::assign_layouts() {
+Layouts assign_layouts(const KernelFacts& facts, const DotPlans& dot_plans,
+                       const StagedLoads& staged) {
+    const ir::Function& function = facts.function();
+    const int num_warps = facts.warps();
+    Layouts layouts;
     using Step = std::function<std::optional<Layout>(const Layout&)>;
     std::map<Value, std::vector<std::pair<Value, Step>>> edges;
     const auto carries = [&](Value value) {
         // Index math is recomputed at every use, so it ties no layouts together.
-        return !f_.is_ref(value) && !type(value).is_scalar() && !analysis_.is_index_math(value);
+        return !function.is_ref(value) && !facts.type(value).is_scalar() &&
+               !facts.is_index_math(value);
     };
     const auto connect = [&](Value from, Value to, Step step) {
         if (carries(from) && carries(to)) edges[from].emplace_back(to, std::move(step));
     };
     const auto same = [&](Value a, Value b) {
-        if (f_.is_ref(a) || f_.is_ref(b) || !(type(a).shape == type(b).shape)) return;
+        if (function.is_ref(a) || function.is_ref(b) ||
+            !(facts.type(a).shape == facts.type(b).shape))
+            return;
         const Step keep = [](const Layout& layout) { return layout; };
         connect(a, b, keep);
         connect(b, a, keep);
     };
-    ir::walk(f_.body, [&](const Instruction& made) {
+    ir::walk(function.body, [&](const Instruction& made) {
         const auto yields = [&](std::size_t block) -> const std::vector<Value>& {
             return made.blocks[block].terminator().operands;
         };
         switch (made.op) {
             case Op::broadcast: {
-                const ir::Shape narrow = type(made.operands[0]).shape;
+                const ir::Shape narrow = facts.type(made.operands[0]).shape;
                 connect(made.result(), made.operands[0],
                         [narrow](const Layout& layout) { return layout.narrowed(narrow); });
                 return;
@@ -121,7 +109,8 @@ void Emitter::assign_layouts() {
                 return;
             }
             case Op::reshape: {
-                const ir::Shape from = type(made.operands[0]).shape, to = type(made.result()).shape;
+                const ir::Shape from = facts.type(made.operands[0]).shape,
+                                to = facts.type(made.result()).shape;
                 connect(made.operands[0], made.result(),
                         [to](const Layout& layout) { return layout.reshaped(to); });
                 connect(made.result(), made.operands[0],
@@ -176,18 +165,18 @@ void Emitter::assign_layouts() {
     });
 
     const auto seed = [&](Value value, const Layout& layout) {
-        if (type(value).is_scalar() || home_.count(value) != 0) return;
+        if (facts.type(value).is_scalar() || layouts.count(value) != 0) return;
         std::deque<Value> open{value};
-        home_.emplace(value, layout);
+        layouts.emplace(value, layout);
         while (!open.empty()) {
             const Value next = open.front();
             open.pop_front();
             const auto found = edges.find(next);
             if (found == edges.end()) continue;
             for (const auto& [to, step] : found->second) {
-                if (home_.count(to) != 0) continue;
-                if (const auto spread = step(home_.at(next))) {
-                    home_.emplace(to, *spread);
+                if (layouts.count(to) != 0) continue;
+                if (const auto spread = step(layouts.at(next))) {
+                    layouts.emplace(to, *spread);
                     open.push_back(to);
                 }
             }
@@ -195,9 +184,9 @@ void Emitter::assign_layouts() {
     };
 
     std::vector<const Instruction*> dots, accesses;
-    ir::walk(f_.body, [&](const Instruction& made) {
+    ir::walk(function.body, [&](const Instruction& made) {
         if (made.op == Op::dot) dots.push_back(&made);
-        if (ir::is_access(made.op) && !(made.op == Op::load && is_staged(made))) {
+        if (ir::is_access(made.op) && !(made.op == Op::load && staged.contains(made))) {
             accesses.push_back(&made);
         }
     });
@@ -205,25 +194,25 @@ void Emitter::assign_layouts() {
         return access->op == Op::load ? access->result() : ir::access(*access).values[0];
     };
     const auto elements = [&](const Instruction* access) {
-        return type(tile_of(access)).shape.size();
+        return facts.type(tile_of(access)).shape.size();
     };
     std::stable_sort(dots.begin(), dots.end(), [&](const Instruction* a, const Instruction* b) {
-        const DotPlan &x = plans_.at(a), &y = plans_.at(b);
+        const DotPlan &x = dot_plans.at(a), &y = dot_plans.at(b);
         return x.batch * x.m * x.n * x.k > y.batch * y.m * y.n * y.k;
     });
-    for (const Instruction* dot : dots) seed(dot->result(), plans_.at(dot).accumulator);
-    ir::walk(f_.body, [&](const Instruction& made) {
-        if (made.op == Op::scan) seed(made.result(), scan_layout(made));
+    for (const Instruction* dot : dots) seed(dot->result(), dot_plans.at(dot).accumulator);
+    ir::walk(function.body, [&](const Instruction& made) {
+        if (made.op == Op::scan) seed(made.result(), scan_layout(facts, made));
     });
     std::stable_sort(
         accesses.begin(), accesses.end(),
         [&](const Instruction* a, const Instruction* b) { return elements(a) > elements(b); });
     for (const Instruction* access : accesses) {
         const Value tile = tile_of(access);
-        const ir::Shape& shape = type(tile).shape;
+        const ir::Shape& shape = facts.type(tile).shape;
         int axis = shape.rank() - 1;
-        std::int64_t vector = contiguous_vector(*access, &axis);
-        vector = std::clamp<std::int64_t>(shape.size() / (std::int64_t{32} * warps_), 1, vector);
+        std::int64_t vector = facts.contiguous_vector(*access, &axis);
+        vector = std::clamp<std::int64_t>(shape.size() / (std::int64_t{32} * num_warps), 1, vector);
         int bits = 0;
         while ((2 << bits) <= vector) ++bits;
         std::vector<int> order;
@@ -232,24 +221,26 @@ void Emitter::assign_layouts() {
             if (a != axis) order.push_back(a);
         }
         // Sums along rows within a warp need no barrier.
-        const bool rows = shape.rank() == 2 && axis == 1 && dots.empty() && shape[0] >= warps_ &&
-                          is_reduced(tile, 1);
-        seed(tile, rows ? blocked_rows(shape, warps_, 1 << bits)
-                        : blocked(shape, warps_, 1 << bits, order));
-        if (!access->results.empty()) seed(access->result(), home(tile));
+        const bool rows = shape.rank() == 2 && axis == 1 && dots.empty() && shape[0] >= num_warps &&
+                          facts.is_reduced(tile, 1);
+        seed(tile, rows ? blocked_rows(shape, num_warps, 1 << bits)
+                        : blocked(shape, num_warps, 1 << bits, order));
+        if (!access->results.empty()) seed(access->result(), home_of(facts, layouts, tile));
     }
-    ir::walk(f_.body, [&](const Instruction& made) {
+    ir::walk(function.body, [&](const Instruction& made) {
         for (Value result : made.results) {
-            if (!type(result).is_scalar()) seed(result, blocked(type(result).shape, warps_, 1));
+            if (!facts.type(result).is_scalar())
+                seed(result, blocked(facts.type(result).shape, num_warps, 1));
         }
         for (const ir::Block& body : made.blocks) {
             for (Value argument : body.arguments) {
-                if (!type(argument).is_scalar()) {
-                    seed(argument, blocked(type(argument).shape, warps_, 1));
+                if (!facts.type(argument).is_scalar()) {
+                    seed(argument, blocked(facts.type(argument).shape, num_warps, 1));
                 }
             }
         }
     });
+    return layouts;
 }
 
 }  // namespace tilewright::cuda

@@ -2,6 +2,8 @@
 #include "cuda/codegen/dot_plan.h"
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 namespace tilewright::cuda {
 namespace {
@@ -238,6 +240,50 @@ DotPlan plan_dot(const ir::Function& function, const ir::Instruction& dot, int w
         plan_tensor_cores(plan, size, chained);
     }
     return plan;
+}
+
+DotPlans plan_dots(const KernelFacts& facts) {
+    constexpr std::int64_t kMinChainedRows = 32;
+    DotPlans plans;
+    // Dots whose result reaches the left operand of another dot have the same rows per warp.
+    std::vector<const ir::Instruction*> dots;
+    ir::walk(facts.function().body, [&](const ir::Instruction& each) {
+        if (each.op == ir::Op::dot) dots.push_back(&each);
+    });
+    std::set<const ir::Instruction*> chained;
+    for (const ir::Instruction* dot : dots) {
+        const DotOperand left = facts.operand_of(*dot, 0);
+        if (left.transposed) continue;
+        std::vector<std::pair<ir::Value, int>> open{{left.value, 0}};
+        std::set<ir::Value> seen;
+        while (!open.empty()) {
+            const auto [value, depth] = open.back();
+            open.pop_back();
+            const ir::Instruction* made = facts.definition(value);
+            if (made == nullptr || depth > 32 || !seen.insert(value).second) continue;
+            if (made->op == ir::Op::dot) {
+                // With few rows a warp, more reads of the right operands outweigh the copy saved.
+                const std::int64_t rows =
+                    plan_dot(facts.function(), *made, facts.warps(), true).m / facts.warps();
+                if (rows < kMinChainedRows && !facts.is_reduced(made->result())) continue;
+                chained.insert(made);
+                chained.insert(dot);
+            } else if (ir::is_elementwise(made->op)) {
+                for (ir::Value operand : made->operands) open.emplace_back(operand, depth + 1);
+            }
+        }
+    }
+    // So do those to whose result such a dot adds; later dots are visited first.
+    for (auto dot = dots.rbegin(); dot != dots.rend(); ++dot) {
+        if (chained.count(*dot) == 0 || (*dot)->operands.size() < 3) continue;
+        const ir::Instruction* made = facts.definition((*dot)->operands[2]);
+        if (made != nullptr && made->op == ir::Op::dot) chained.insert(made);
+    }
+    for (const ir::Instruction* dot : dots) {
+        plans.emplace(dot,
+                      plan_dot(facts.function(), *dot, facts.warps(), chained.count(dot) != 0));
+    }
+    return plans;
 }
 
 }  // namespace tilewright::cuda

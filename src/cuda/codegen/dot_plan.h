@@ -1,7 +1,9 @@
 // How a dot is computed: instruction, warps, and the layouts of its accumulator and operands.
 #pragma once
 
-#include "cuda/codegen/analysis.h"
+#include <map>
+
+#include "cuda/codegen/kernel_facts.h"
 #include "cuda/codegen/layout.h"
 
 namespace tilewright::cuda {
@@ -26,6 +28,10 @@ struct DotPlan {
 /// `chained`: the result feeds another dot as its left operand, or the reverse; then every warp has
 /// whole rows, so that accumulators become operands in place.
 DotPlan plan_dot(const ir::Function& function, const ir::Instruction& dot, int warps, bool chained);
+
+/// The plans of all dots.
+using DotPlans = std::map<const ir::Instruction*, DotPlan>;
+DotPlans plan_dots(const KernelFacts& facts);
 
 /// True when tensor cores can compute this dot.
 bool uses_tensor_cores(const ir::Function& function, const ir::Instruction& dot);

@@ -14,15 +14,6 @@ namespace {
 
 constexpr int kMaxHoistedWords = 32;  // more would spill
 
-/// Does a permutation swap the last two axes and keep the others?
-bool swaps_last_two(const std::vector<int>& permutation) {
-    const auto rank = static_cast<int>(permutation.size());
-    for (int i = 0; i + 2 < rank; ++i) {
-        if (permutation[i] != i) return false;
-    }
-    return rank >= 2 && permutation[rank - 1] == rank - 2;
-}
-
 /// A layout without its lanes: the part of the coordinates that warps add.
 Layout warps_only(Layout layout) {
     std::fill(layout.lane.begin(), layout.lane.end(), 0);
@@ -40,21 +31,7 @@ std::vector<std::int64_t> distinct(const Layout& layout, Part&& part) {
 
 }  // namespace
 
-Emitter::Operand Emitter::operand_of(const Instruction& dot, int side) const {
-    const auto& attributes = dot.get<ir::DotAttributes>();
-    Operand operand{dot.operands[side],
-                    side == 0 ? attributes.transpose_a : attributes.transpose_b};
-    const Instruction* made = analysis_.definition(operand.value);
-    while (made != nullptr && made->op == Op::transpose &&
-           swaps_last_two(made->get<ir::PermutationAttributes>().permutation)) {
-        operand.value = made->operands[0];
-        operand.transposed = !operand.transposed;
-        made = analysis_.definition(operand.value);
-    }
-    return operand;
-}
-
-std::optional<Names> Emitter::register_words(const DotPlan& plan, const Operand& operand) {
+std::optional<Names> Emitter::register_words(const DotPlan& plan, const DotOperand& operand) {
     if (operand.transposed) return std::nullopt;
     const Value source = before_rounding(operand.value);
     const Held* held = find(source);
@@ -79,7 +56,7 @@ std::optional<Names> Emitter::register_words(const DotPlan& plan, const Operand&
     return words;
 }
 
-const SharedTile& Emitter::operand_tile(const DotPlan& plan, const Operand& operand) {
+const SharedTile& Emitter::operand_tile(const DotPlan& plan, const DotOperand& operand) {
     // The operands of byte products may differ in signedness.
     const bool as_stored = plan.unit == DotPlan::Unit::fma || plan.unit == DotPlan::Unit::mma8;
     const DType dtype = as_stored ? type(operand.value).dtype : plan.operand;
@@ -124,7 +101,7 @@ std::string Emitter::fragment_address(const SharedTile& tile, const std::string&
     return fmt::format("{} + {}", flip == 0 ? base : fmt::format("({} ^ {})", base, flip), shift);
 }
 
-std::string Emitter::left_key(const DotPlan& plan, const Operand& operand, const Coordinates& at,
+std::string Emitter::left_key(const DotPlan& plan, const DotOperand& operand, const Coordinates& at,
                               std::int64_t k) {
     const int rank = plan.a.shape.rank();
     // Warps may have different rows in different dots of one operand.
@@ -132,7 +109,7 @@ std::string Emitter::left_key(const DotPlan& plan, const Operand& operand, const
                        rank == 3 ? at[0] : 0, at[rank - 2], k, fmt::join(plan.a.warp, ","));
 }
 
-Names Emitter::left_words(const DotPlan& plan, const Operand& operand, const Coordinates& at,
+Names Emitter::left_words(const DotPlan& plan, const DotOperand& operand, const Coordinates& at,
                           std::int64_t k) {
     const int rank = plan.a.shape.rank(), m_axis = rank - 2;
     const std::int64_t b = rank == 3 ? at[0] : 0, m = at[m_axis];
@@ -171,7 +148,7 @@ Names Emitter::left_words(const DotPlan& plan, const Operand& operand, const Coo
 }
 
 void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
-    const Operand left = operand_of(made, 0), right = operand_of(made, 1);
+    const DotOperand left = facts_.operand_of(made, 0), right = facts_.operand_of(made, 1);
     const Layout& acc = plan.accumulator;
     const int rank = acc.shape.rank(), m_axis = rank - 2, n_axis = rank - 1;
     const auto m_at = static_cast<std::size_t>(m_axis), n_at = static_cast<std::size_t>(n_axis);
@@ -321,7 +298,7 @@ std::string Emitter::element_text(const SharedTile& tile, const std::string& row
 }
 
 void Emitter::mma_by_element(const Instruction& made, const DotPlan& plan, Names& c) {
-    const Operand left = operand_of(made, 0), right = operand_of(made, 1);
+    const DotOperand left = facts_.operand_of(made, 0), right = facts_.operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
     copy_operands_ahead(made);
     access_shared("reads", {left_tile.buffer, right_tile.buffer});
@@ -396,7 +373,7 @@ void Emitter::mma_by_element(const Instruction& made, const DotPlan& plan, Names
 }
 
 void Emitter::multiply_add(const Instruction& made, const DotPlan& plan, Names& c) {
-    const Operand left = operand_of(made, 0), right = operand_of(made, 1);
+    const DotOperand left = facts_.operand_of(made, 0), right = facts_.operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
     copy_operands_ahead(made);
     access_shared("reads", {left_tile.buffer, right_tile.buffer});
@@ -447,9 +424,9 @@ void Emitter::copy_operands_ahead(const Instruction& made) {
         if (&other == &made) {
             after = true;
         } else if (after && other.op == Op::dot) {
-            const DotPlan& plan = plans_.at(&other);
+            const DotPlan& plan = plan_.dots.at(&other);
             for (int side = 0; side < 2; ++side) {
-                const Operand operand = operand_of(other, side);
+                const DotOperand operand = facts_.operand_of(other, side);
                 if (find(before_rounding(operand.value)) == nullptr) continue;
                 if (side == 0 && plan.unit == DotPlan::Unit::mma16 &&
                     register_words(plan, operand)) {
@@ -462,7 +439,7 @@ void Emitter::copy_operands_ahead(const Instruction& made) {
 }
 
 void Emitter::dot(const Instruction& made) {
-    const DotPlan& plan = plans_.at(&made);
+    const DotPlan& plan = plan_.dots.at(&made);
     const Value result = made.result();
     const DType dtype = type(result).dtype;
     const int registers = plan.accumulator.registers();
@@ -500,9 +477,9 @@ void Emitter::hoist_fragments(const Instruction& loop) {
     for (const ir::Block& body : loop.blocks) {
         ir::walk(body, [&](const Instruction& made) {
             if (made.op != Op::dot) return;
-            const DotPlan& plan = plans_.at(&made);
+            const DotPlan& plan = plan_.dots.at(&made);
             for (int side = 0; side < 2; ++side) {
-                const Operand operand = operand_of(made, side);
+                const DotOperand operand = facts_.operand_of(made, side);
                 if (inside.count(operand.value) != 0) continue;
                 if (side == 0 && plan.unit == DotPlan::Unit::mma16 && !operand.transposed) {
                     const Held* held = find(before_rounding(operand.value));

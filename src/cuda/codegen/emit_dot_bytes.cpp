@@ -11,7 +11,7 @@ namespace tilewright::cuda {
 // loads it as it loads pairs of 16-bit elements. Otherwise the bytes are loaded one by one:
 // ldmatrix cannot transpose elements of less than 16 bits.
 void Emitter::mma8(const Instruction& made, const DotPlan& plan, Names& c) {
-    const Operand left = operand_of(made, 0), right = operand_of(made, 1);
+    const DotOperand left = facts_.operand_of(made, 0), right = facts_.operand_of(made, 1);
     const SharedTile left_tile = operand_tile(plan, left), right_tile = operand_tile(plan, right);
     copy_operands_ahead(made);
     access_shared("reads", {left_tile.buffer, right_tile.buffer});

@@ -59,7 +59,7 @@ void Emitter::reduce(const Instruction& made) {
     const Value source = made.operands[0];
     const DType dtype = type(source).dtype;
     const bool indices = is_extreme_index(kind);
-    const Held* known = deferred_.count(&made) == 0 ? find(source) : nullptr;
+    const Held* known = !is_deferred(made) ? find(source) : nullptr;
     const Layout from = known != nullptr ? known->layout : home(source);
     const Names elements = get(source, from);
     const Layout to = from.without(axis);
@@ -121,7 +121,7 @@ void Emitter::reduce(const Instruction& made) {
         if (indices) line("int {}i = {}i;", sum, parts.front());
     }
     // Between the lanes of a warp.
-    const bool deferred = deferred_.count(&made) != 0;
+    const bool deferred = is_deferred(made);
     for (std::size_t bit = 0; bit < from.lane.size() && !deferred; ++bit) {
         if (from.unpack(from.lane[bit])[axis] == 0) continue;
         const std::string mask = fmt::format("{}", 1 << bit);
@@ -258,6 +258,12 @@ void Emitter::hold_reduced(const Instruction& reduce, const Layout& layout, cons
     hold(reduce.result(), layout, result);
 }
 
+bool Emitter::is_deferred(const Instruction& sum) const {
+    return std::any_of(plan_.sums.begin(), plan_.sums.end(), [&](const auto& loop) {
+        return std::find(loop.second.begin(), loop.second.end(), &sum) != loop.second.end();
+    });
+}
+
 void Emitter::join_lanes(const Instruction& made, const Names& names) {
     const Layout from = home(made.operands[0]);
     const std::size_t axis = made.get<ir::ReduceAttributes>().axis;
@@ -269,44 +275,12 @@ void Emitter::join_lanes(const Instruction& made, const Names& names) {
     }
 }
 
-Layout Emitter::scan_layout(const Instruction& made) const {
-    const ir::Shape& shape = type(made.result()).shape;
-    const int axis = made.get<ir::ReduceAttributes>().axis;
-    Layout layout(shape, warps_);
-    const int bits = cover(shape[axis]).bits;
-    const int lanes = std::min(5, std::max(0, bits - 2));
-    const int warps = std::min(static_cast<int>(layout.warp.size()), std::max(0, bits - lanes - 2));
-    const int chunk = bits - lanes - warps;
-    for (int bit = 0; bit < chunk; ++bit) layout.reg.push_back(layout.basis(axis, bit));
-    for (int bit = 0; bit < lanes; ++bit) {
-        layout.lane[bit] = layout.basis(axis, chunk + bit);
-    }
-    for (int bit = 0; bit < warps; ++bit) {
-        layout.warp[bit] = layout.basis(axis, chunk + lanes + bit);
-    }
-    std::vector<std::uint64_t> rest;
-    for (int a = shape.rank() - 1; a >= 0; --a) {
-        for (int bit = 0; a != axis && bit < cover(shape[a]).bits; ++bit) {
-            rest.push_back(layout.basis(a, bit));
-        }
-    }
-    std::size_t next = 0;
-    for (std::size_t bit = static_cast<std::size_t>(lanes); bit < layout.lane.size(); ++bit) {
-        if (next < rest.size()) layout.lane[bit] = rest[next++];
-    }
-    for (std::size_t bit = static_cast<std::size_t>(warps); bit < layout.warp.size(); ++bit) {
-        if (next < rest.size()) layout.warp[bit] = rest[next++];
-    }
-    layout.reg.insert(layout.reg.end(), rest.begin() + next, rest.end());
-    return layout;
-}
-
 void Emitter::scan(const Instruction& made) {
     const auto& attributes = made.get<ir::ReduceAttributes>();
     const Reduction kind = attributes.kind;
     const int axis = attributes.axis;
     const DType dtype = type(made.result()).dtype;
-    const Layout layout = scan_layout(made);
+    const Layout layout = scan_layout(facts_, made);
     const Names elements = get(made.operands[0], layout);
     const std::string value_type = register_type(dtype),
                       base = fmt::format("v{}", made.result().id);

@@ -8,13 +8,6 @@ namespace tilewright::cuda {
 
 using ir::Op;
 
-namespace {
-
-constexpr std::int64_t kStreamBytes = 64 * 1024;  // leaves room for two blocks on a multiprocessor
-constexpr int kMaxStages = 4;
-
-}  // namespace
-
 std::vector<Names> Emitter::declare_carries(std::span<const Value> init,
                                             std::span<const Value> arguments) {
     std::vector<Names> carries;
@@ -57,46 +50,6 @@ void Emitter::assign_carries(std::span<const Value> targets, const std::vector<N
     }
 }
 
-const ir::Instruction* Emitter::deferred_sum(const Instruction& loop, std::size_t carry) const {
-    const ir::Block& body = loop.blocks[0];
-    const Value argument = body.arguments[carry + 1];
-    const Value next = body.terminator().operands[carry];
-    const Instruction* update = analysis_.definition(next);
-    if (update == nullptr || type(argument).is_scalar() || type(argument).dtype != DType::f32 ||
-        analysis_.users(argument) != std::vector<const Instruction*>{update} ||
-        analysis_.users(next).size() != 1) {
-        return nullptr;
-    }
-    const auto is_exponential = [&](Value value) {
-        const Instruction* made = analysis_.definition(value);
-        return made != nullptr && (made->op == Op::exp || made->op == Op::exp2);
-    };
-    Value added;
-    if (update->op == Op::add) {
-        added = update->operands[update->operands[0] == argument ? 1 : 0];
-    } else if (update->op == Op::fma && update->operands[2] != argument &&
-               is_exponential(update->operands[update->operands[0] == argument ? 1 : 0])) {
-        added = update->operands[2];
-    } else {
-        return nullptr;
-    }
-    const Instruction* sum = analysis_.definition(added);
-    if (sum == nullptr || sum->op != Op::reduce || analysis_.users(added).size() != 1 ||
-        sum->get<ir::ReduceAttributes>().kind != ir::Reduction::sum) {
-        return nullptr;
-    }
-    const bool inside = std::any_of(body.body.begin(), body.body.end(),
-                                    [&](const Instruction& each) { return &each == sum; });
-    const int axis = sum->get<ir::ReduceAttributes>().axis;
-    const Layout from = home(sum->operands[0]), to = from.without(axis);
-    const bool in_warp = std::none_of(from.warp.begin(), from.warp.end(), [&](std::uint64_t basis) {
-        return from.unpack(basis)[axis] != 0;
-    });
-    return inside && in_warp && to == home(argument) && to == home(next) && to == home(added)
-               ? sum
-               : nullptr;
-}
-
 void Emitter::for_loop(const Instruction& made) {
     const ir::Block& body = made.blocks[0];
     const Value induction = body.arguments[0];
@@ -108,11 +61,12 @@ void Emitter::for_loop(const Instruction& made) {
          arguments.size());
     const std::vector<Names> carries =
         declare_carries(std::span(made.operands).subspan(3), arguments);
-    std::vector<const Instruction*> sums;
+    const auto deferred = plan_.sums.find(&made);
+    const std::vector<const Instruction*> sums =
+        deferred == plan_.sums.end() ? std::vector<const Instruction*>(arguments.size())
+                                     : deferred->second;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-        sums.push_back(deferred_sum(made, i));
         if (sums[i] == nullptr) continue;
-        deferred_.insert(sums[i]);
         // The first of the lanes that share a sum starts from its initial value, the others from 0.
         const Layout from = home(sums[i]->operands[0]);
         const std::size_t axis = sums[i]->get<ir::ReduceAttributes>().axis;
@@ -125,14 +79,16 @@ void Emitter::for_loop(const Instruction& made) {
             line("if ((lane & {}) != 0) {} = 0.0f;", others, name);
         }
     }
-    const std::vector<const Instruction*> streamed = streamed_loads(made);
+    const auto staged = plan_.staged.loops.find(&made);
+    const StagedLoop none;
+    const auto& [streamed, stages] = staged == plan_.staged.loops.end() ? none : staged->second;
     // Where the induction variable might wrap after the last iteration, it stops at the end
     // instead. Copies are issued before the loop even if its step then turns out not to be
     // positive.
-    const ir::Interval steps = analysis_.range(made.operands[2]);
+    const ir::Interval steps = facts_.range(made.operands[2]);
     std::int64_t most = 0;
     const bool may_wrap =
-        __builtin_add_overflow(analysis_.range(made.operands[1]).high, steps.high, &most) ||
+        __builtin_add_overflow(facts_.range(made.operands[1]).high, steps.high, &most) ||
         (!streamed.empty() && steps.low < 1);
     const auto after = [&](const std::string& at) {
         return may_wrap ? fmt::format("next_index({}, {}, {})", at, high, step)
@@ -143,7 +99,6 @@ void Emitter::for_loop(const Instruction& made) {
     };
     const std::set<Value> inside = Analysis::values_inside(made);
     const std::string iv = fmt::format("v{}", induction.id), tag = fresh("l");
-    int stages = stages_;
     std::vector<SharedTile> tiles;
     const auto copy_iteration = [&](const std::string& at, const std::string& slot) {
         for (std::size_t i = 0; i < streamed.size(); ++i) {
@@ -160,17 +115,7 @@ void Emitter::for_loop(const Instruction& made) {
         }
     };
     if (!streamed.empty()) {
-        std::int64_t bytes = 0;
-        for (const Instruction* load : streamed) {
-            access_global(load->operands[0], false);
-            const SharedTile form =
-                tile_form(type(load->result()).shape, type(load->result()).dtype, true);
-            bytes += form.rows() * form.row_bytes;
-        }
-        if (stages == 0) {
-            stages =
-                static_cast<int>(std::clamp<std::int64_t>(kStreamBytes / bytes, 2, kMaxStages));
-        }
+        for (const Instruction* load : streamed) access_global(load->operands[0], false);
         buffers_for_ = fmt::format("{} stages of a `load`", stages);
         for (const Instruction* load : streamed) {
             tiles.push_back(
@@ -194,13 +139,15 @@ void Emitter::for_loop(const Instruction& made) {
         settle_copies();
     }
     hoist_fragments(made);
+    const auto found = plan_.loads.ahead.find(&made);
     const std::vector<const Instruction*> ahead =
-        streamed.empty() ? prefetched_loads(made) : std::vector<const Instruction*>();
+        found == plan_.loads.ahead.end() ? std::vector<const Instruction*>() : found->second;
     for (const Instruction* load : ahead) {
         access_global(load->operands[0], false);
         const int registers = home(load->result()).registers();
         const DType dtype = type(load->result()).dtype;
-        const bool packed = access_vector(*load, home(load->result())) * size_of(dtype) == 16;
+        const bool packed =
+            facts_.access_vector(*load, home(load->result())) * size_of(dtype) == 16;
         const int names = packed ? registers * size_of(dtype) / 16 : registers;
         const std::string name = fmt::format("{}_raw{}", tag, load->result().id);
         prefetched_[load->result()] = {&made, packed, numbered(name, names),
@@ -209,7 +156,7 @@ void Emitter::for_loop(const Instruction& made) {
              fmt::join(prefetched_[load->result()].next, " = {}, "));
     }
     if (!ahead.empty()) prefetch(ahead, low);
-    const Instruction* step_made = analysis_.constant(made.operands[2]);
+    const Instruction* step_made = facts_.constant(made.operands[2]);
     const bool positive =
         step_made != nullptr &&
         static_cast<std::int64_t>(step_made->get<ir::ConstantAttributes>().bits) > 0;
@@ -223,7 +170,7 @@ void Emitter::for_loop(const Instruction& made) {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         hold(arguments[i], home(arguments[i]), carries[i]);
     }
-    const std::map<Value, SharedTile> outer = streamed_;
+    const std::set<const Instruction*> outer = streamed_;
     if (!ahead.empty()) {
         for (const Instruction* load : ahead) {
             const Prefetched& entry = prefetched_.at(load->result());
@@ -252,7 +199,7 @@ void Emitter::for_loop(const Instruction& made) {
             line("const u32 {} = {} + {}_slot * {}u;", base, tile.offset, tag,
                  tile.rows() * tile.row_bytes);
             tile.offset = base;
-            streamed_[streamed[i]->result()] = tile;
+            streamed_.insert(streamed[i]);
             scopes_.back().shared[streamed[i]->result()] = tile;
             touch(tile.buffer);
         }

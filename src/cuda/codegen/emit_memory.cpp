@@ -31,16 +31,6 @@ std::string Emitter::extent_text(Value ref, int dim) const {
     return fmt::format("{}.extent[{}]", ref_name(ref), dim);
 }
 
-bool Emitter::has_vectors(Value ref) const {
-    const ir::RefType& array = f_.ref_type(ref);
-    if (array.space == ir::Space::scratch) {
-        return array.rank() > 0 &&
-               (array.rank() == 1 || array.extents.back() * size_of(array.dtype) % 16 == 0);
-    }
-    const std::size_t order = ref_order_.at(ref);
-    return order < target_.facts.size() && target_.facts[order].vectors;
-}
-
 std::string Emitter::stride_text(Value ref, int dim) const {
     const ir::RefType& array = f_.ref_type(ref);
     std::int64_t dense = 1;
@@ -49,47 +39,9 @@ std::string Emitter::stride_text(Value ref, int dim) const {
         dense = extent == ir::kDynamic ? -1 : dense * extent;
     }
     if (array.space == ir::Space::scratch) return fmt::format("{}", dense);
-    if (dim == array.rank() - 1 && has_vectors(ref)) return "1";
-    const std::size_t order = ref_order_.at(ref);
-    if (order < target_.facts.size() && target_.facts[order].dense && dense > 0) {
-        return fmt::format("{}ll", dense);
-    }
+    if (dim == array.rank() - 1 && facts_.has_vectors(ref)) return "1";
+    if (facts_.is_dense(ref) && dense > 0) return fmt::format("{}ll", dense);
     return fmt::format("{}.stride[{}]", ref_name(ref), dim);
-}
-
-bool Emitter::stays_inside(const Instruction& made, std::size_t dim) const {
-    const auto& attributes = made.get<ir::AccessAttributes>();
-    if (attributes.in_bounds) return true;
-    const ir::Access access = ir::access(made);
-    const ir::Index& index = attributes.indices[dim];
-    const std::int64_t extent = f_.ref_type(access.ref).extents[dim];
-    const Instruction* constant = analysis_.constant(access.indices[dim]);
-    if (index.kind == ir::Index::Kind::tile || extent == ir::kDynamic || constant == nullptr) {
-        return false;
-    }
-    const std::int64_t size = index.kind == ir::Index::Kind::slice ? index.size : 1;
-    const auto first = static_cast<std::int64_t>(constant->get<ir::ConstantAttributes>().bits);
-    std::int64_t last = 0;
-    if (__builtin_add_overflow(first, (size - 1) * index.stride, &last)) return false;
-    return std::min(first, last) >= 0 && std::max(first, last) < extent;
-}
-
-int Emitter::contiguous_vector(const Instruction& made, int* axis) const {
-    const ir::Access access = ir::access(made);
-    const auto& indices = made.get<ir::AccessAttributes>().indices;
-    if (indices.empty() || !has_vectors(access.ref)) return 1;
-    const ir::Index& last = indices.back();
-    if (last.kind != ir::Index::Kind::slice || last.stride != 1) return 1;
-    *axis = ir::access_shape(f_, made).axis.back();
-    const std::int64_t most = 16 / size_of(f_.ref_type(access.ref).dtype);
-    return static_cast<int>(std::min({most, analysis_.divisor(access.indices.back()),
-                                      std::int64_t{1} << cover(last.size).bits}));
-}
-
-int Emitter::access_vector(const Instruction& made, const Layout& layout) const {
-    int axis = -1;
-    const int vector = contiguous_vector(made, &axis);
-    return vector > 1 ? std::min(vector, vector_length(layout, axis)) : vector;
 }
 
 Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& layout,
@@ -106,7 +58,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
     const std::string base = fresh("p");
 
     int vector_axis = -1;
-    int vector = contiguous_vector(made, &vector_axis);
+    int vector = facts_.contiguous_vector(made, &vector_axis);
     if (vector > 1) vector = std::min(vector, vector_length(layout, vector_axis));
     Names masks;
     if (access.mask) {
@@ -139,7 +91,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
         };
         if (index.kind == ir::Index::Kind::scalar) {
             const std::string at = index_text(d);
-            if (!stays_inside(made, d)) {
+            if (!facts_.stays_inside(made, d)) {
                 uniform = joined(uniform, fmt::format("static_cast<u64>({}) < {}", at, extent));
             }
             pointer += " + " + times_stride(at);
@@ -161,14 +113,14 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
                 pointer += step == "1" ? " + " + thread : fmt::format(" + {} * {}", thread, step);
             }
             std::string window, count;
-            const bool inside = stays_inside(made, d);
+            const bool inside = facts_.stays_inside(made, d);
             if (!inside && index.stride == 1) {
                 bounded_axis[a] = true;
                 const std::int64_t known = array.extents[d];
                 const bool cuts_vectors =
                     vector > 1 && axis == vector_axis &&
                     (index.size % vector != 0 || known == ir::kDynamic || known % vector != 0);
-                if (analysis_.non_negative(access.indices[d]) && !cuts_vectors) {
+                if (facts_.non_negative(access.indices[d]) && !cuts_vectors) {
                     count = fmt::format("{}_n{}", base, dim);
                     line("const int {} = count_inside({}, {}, {});", count, start, extent,
                          index.size);
@@ -278,9 +230,8 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
 
 void Emitter::load(const Instruction& made) {
     const Value ref = made.operands[0];
-    if (is_staged(made)) {
-        const auto streamed = streamed_.find(made.result());
-        if (streamed != streamed_.end()) return;  // the loop copies it
+    if (plan_.staged.contains(made)) {
+        if (streamed_.count(&made) != 0) return;  // the loop copies it
         access_global(ref, false);
         return stage(made);
     }
@@ -296,7 +247,7 @@ void Emitter::load(const Instruction& made) {
                      ? Names(static_cast<std::size_t>(registers), scalar(access.other))
                      : get(access.other, layout);
     }
-    const bool again = repeated_.count(result) != 0;
+    const bool again = plan_.loads.repeated.count(result) != 0;
     const Names names = numbered(again ? fresh("v") : fmt::format("v{}", result.id), registers);
     // Elements are unpacked at their use: they take half the registers, and branches that load them
     // do not wait for memory one after the other.
@@ -315,7 +266,7 @@ void Emitter::load(const Instruction& made) {
         return hold(result, layout, ahead->second.now);
     }
     const AccessText text = access_text(made, layout);
-    const bool zeros = !access.other || analysis_.is_constant(access.other, 0);
+    const bool zeros = !access.other || facts_.is_constant(access.other, 0);
     if (text.vector * size_of(dtype) == 16 && zeros && text.window.empty()) {
         const Names words = numbered(fresh("raw"), registers / text.vector);
         line("uint4 {} = {{}};", fmt::join(words, " = {}, "));
@@ -363,10 +314,7 @@ void Emitter::load(const Instruction& made) {
 }
 
 ir::Value Emitter::before_rounding(Value value) const {
-    const Instruction* made = analysis_.definition(value);
-    if (made == nullptr || made->op != Op::cast || find(value) != nullptr) return value;
-    const DType from = type(made->operands[0]).dtype, to = type(value).dtype;
-    return from == DType::f32 && is_float(to) && size_of(to) == 2 ? made->operands[0] : value;
+    return find(value) != nullptr ? value : facts_.before_rounding(value);
 }
 
 bool Emitter::distinct_targets(const Instruction& made) const {
@@ -419,12 +367,12 @@ void Emitter::store(const Instruction& made) {
     const DType dtype = f_.ref_type(access.ref).dtype;
     const Value source = before_rounding(access.values[0]);
     // Each thread reads only its own elements of private scratch, in the home layout.
-    const bool ordered = !is_private(access.ref);
+    const bool ordered = plan_.own_scratch.count(access.ref) == 0;
     const Held* known = ordered ? find(source) : nullptr;
     Layout layout = known != nullptr ? known->layout : home(source);
     Names names = get(source, layout);
     int axis = -1;
-    const int aligned = contiguous_vector(made, &axis);
+    const int aligned = facts_.contiguous_vector(made, &axis);
     // Fragments of narrow elements would be stored in pieces of a few bytes.
     if (ordered && aligned * size_of(dtype) == 16 && size_of(dtype) <= 2 &&
         vector_length(layout, axis) * size_of(dtype) < 8 &&
@@ -490,7 +438,7 @@ void Emitter::atomic(const Instruction& made) {
         line("{} = {}({});", names[at], name(made.op), fmt::join(arguments, ", "));
     }
     if (!open_condition.empty()) close();
-    if (own.empty() || analysis_.users(result).empty()) {
+    if (own.empty() || facts_.users(result).empty()) {
         hold(result, layout, names);
         return;
     }

@@ -29,7 +29,7 @@ std::string why_multiply_adds(const ir::Function& function, const ir::Instructio
 std::vector<Note> Emitter::notes() const {
     std::vector<Note> notes;
     const std::function<bool(Value, int)> feeds_dot = [&](Value value, int depth) {
-        const auto& users = analysis_.users(value);
+        const auto& users = facts_.users(value);
         return depth > 0 && std::any_of(users.begin(), users.end(), [&](const Instruction* user) {
                    return user->op == Op::dot ||
                           (user->blocks.empty() && user->results.size() == 1 &&
@@ -38,20 +38,22 @@ std::vector<Note> Emitter::notes() const {
     };
     const std::function<void(const ir::Block&, const Instruction*)> visit =
         [&](const ir::Block& block, const Instruction* loop) {
-            std::vector<const Instruction*> streamed;
-            if (loop != nullptr) streamed = streamed_loads(*loop);
+            const auto staged = plan_.staged.loops.find(loop);
+            const std::vector<const Instruction*> streamed = staged == plan_.staged.loops.end()
+                                                                 ? std::vector<const Instruction*>()
+                                                                 : staged->second.loads;
             for (const Instruction& made : block.body) {
-                if (made.op == Op::dot && plans_.at(&made).unit == DotPlan::Unit::fma)
+                if (made.op == Op::dot && plan_.dots.at(&made).unit == DotPlan::Unit::fma)
                     notes.push_back({"a product by multiply-adds instead of tensor cores",
                                      why_multiply_adds(f_, made), made.location});
                 if (made.op == Op::load && loop != nullptr && feeds_dot(made.result(), 4) &&
                     std::find(streamed.begin(), streamed.end(), &made) == streamed.end()) {
-                    const std::string reason = why_not_staged(made);
+                    const std::string reason = plan_.staged.refusals.at(&made);
                     notes.push_back(
                         {fmt::format("the load of `{}` is not pipelined",
                                      f_.value_name(made.operands[0])),
                          !reason.empty() ? reason
-                         : stages_ == 1
+                         : facts_.stages() == 1
                              ? "more than one stage does not fit in shared memory, or one was "
                                "asked for"
                              : "its indices depend on what the loop computes, or the loop writes "

@@ -46,7 +46,7 @@ void Emitter::block(const ir::Block& block) {
         // Reductions may stay pending across pure operations, not across effects or blocks.
         const bool pure = instruction.op == Op::reduce || instruction.op == Op::load ||
                           ir::is_elementwise(instruction.op) || is_lazy(instruction);
-        if (!pure || is_staged(instruction)) read_warp_parts();
+        if (!pure || plan_.staged.contains(instruction)) read_warp_parts();
         buffers_for_ = fmt::format("`{}`", name(instruction.op));
         this->instruction(instruction);
     }
@@ -80,7 +80,7 @@ void Emitter::instruction(const Instruction& made) {
                  {extent_text(made.operands[0], made.get<ir::AxisAttributes>().axis)});
             return;
         case Op::load:
-            if (repeated_.count(made.result()) != 0) return;  // emitted at its uses
+            if (plan_.loads.repeated.count(made.result()) != 0) return;  // emitted at its uses
             return load(made);
         case Op::store:
             return store(made);

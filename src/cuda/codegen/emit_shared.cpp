@@ -37,9 +37,9 @@ void Emitter::access_shared(const char* how, std::initializer_list<int> ids) {
 }
 
 void Emitter::access_global(Value ref, bool write) {
-    if (!analysis_.is_written(ref) || is_private(ref)) return;
+    if (!facts_.is_written(ref) || plan_.own_scratch.count(ref) != 0) return;
     append(schedule::Op::access)
-        .with_symbol(write ? "stores" : "loads", ref_name(analysis_.root(ref)));
+        .with_symbol(write ? "stores" : "loads", ref_name(facts_.root(ref)));
 }
 
 void Emitter::settle_copies(int pending) {

@@ -10,42 +10,6 @@ namespace tilewright::cuda {
 
 using ir::Op;
 
-std::string Emitter::why_not_staged(const Instruction& load) const {
-    if (load.op != Op::load) return "it is no load";
-    const ir::Access access = ir::access(load);
-    const auto& attributes = load.get<ir::AccessAttributes>();
-    const ir::Type& tile = type(load.result());
-    if (tile.shape.rank() < 2 || tile.shape.rank() > 3) return "the tile has not 2 or 3 axes";
-    if (attributes.has_mask) return "it has a mask";
-    if (f_.ref_type(access.ref).space != ir::Space::global) return "it reads scratch";
-    if (tile.shape.size() == 0) return "the tile is empty";
-    if (access.other && !analysis_.is_constant(access.other, 0)) return "its `other` is not 0";
-    for (const ir::Index& index : attributes.indices) {
-        if (index.kind == ir::Index::Kind::tile) return "it gathers by an index tile";
-    }
-    int axis = -1;
-    const int vector = contiguous_vector(load, &axis);
-    if (vector * size_of(tile.dtype) != 16 || axis != tile.shape.rank() - 1)
-        return "its rows are not made of aligned pieces of 16 bytes";
-    // All readers are dots, perhaps of a transpose that the dot absorbs.
-    const std::function<bool(Value)> only_dots = [&](Value value) {
-        const auto& users = analysis_.users(value);
-        return !users.empty() &&
-               std::all_of(users.begin(), users.end(), [&](const Instruction* user) {
-                   if (user->op == Op::transpose) return only_dots(user->result());
-                   if (user->op != Op::dot) return false;
-                   const DotPlan& plan = plans_.at(user);
-                   return (user->operands.size() < 3 || user->operands[2] != value) &&
-                          plan.operand == tile.dtype && plan.unit != DotPlan::Unit::fma &&
-                          (operand_of(*user, 0).value == load.result() ||
-                           operand_of(*user, 1).value == load.result());
-               });
-    };
-    if (!only_dots(load.result()))
-        return "what reads it is no product of tensor cores, or a cast stands between";
-    return {};
-}
-
 void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
                              const Names& indices) {
     const ir::Access access = ir::access(load);
@@ -72,7 +36,7 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
                           extent = extent_text(access.ref, dim);
         const std::string& start = indices[d];
         pointer += stride == "1" ? " + " + start : fmt::format(" + ({}) * {}", start, stride);
-        const bool proved = stays_inside(load, d);
+        const bool proved = facts_.stays_inside(load, d);
         if (index.kind == ir::Index::Kind::scalar) {
             if (!proved) {
                 uniform += fmt::format("{}static_cast<u64>({}) < {}", uniform.empty() ? "" : " && ",
@@ -111,7 +75,7 @@ void Emitter::copy_to_shared(const Instruction& load, const SharedTile& tile,
             stride);
         // Rows are counted from 0 where the tile cannot begin before the array.
         regular = regular && index.stride == 1 && !padded &&
-                  (window.empty() || analysis_.non_negative(access.indices[d]));
+                  (window.empty() || facts_.non_negative(access.indices[d]));
         std::string bound;
         if (!window.empty()) {
             rows_inside = fmt::format("count_inside({}, {}, {})", start, extent, index.size);
@@ -186,21 +150,10 @@ void Emitter::stage(const Instruction& load) {
 
 // ---- Values of a later iteration of a loop.
 
-bool Emitter::computable(Value value, const std::set<Value>& inside, Value induction) const {
-    if (value == induction || inside.count(value) == 0) return true;
-    const Instruction* made = analysis_.definition(value);
-    if (made == nullptr || !type(value).is_scalar()) return false;
-    if (made->op == Op::constant || made->op == Op::program_id || made->op == Op::extent)
-        return true;
-    return ir::is_elementwise(made->op) &&
-           std::all_of(made->operands.begin(), made->operands.end(),
-                       [&](Value operand) { return computable(operand, inside, induction); });
-}
-
 std::string Emitter::recompute(Value value, const std::set<Value>& inside, Value induction,
                                const std::string& at) {
     if (value == induction) return at;
-    const Instruction* made = analysis_.definition(value);
+    const Instruction* made = facts_.definition(value);
     if (inside.count(value) == 0 || !ir::is_elementwise(made->op)) {
         if (made != nullptr && made->op == Op::program_id) {
             return fmt::format("program{}", made->get<ir::AxisAttributes>().axis);
@@ -218,94 +171,6 @@ std::string Emitter::recompute(Value value, const std::set<Value>& inside, Value
     line("const {} {} = {};", register_type(type(value).dtype), result,
          elementwise_text(*made, operands));
     return result;
-}
-
-std::vector<const ir::Instruction*> Emitter::streamed_loads(const Instruction& loop) const {
-    std::vector<const Instruction*> loads;
-    if (stages_ == 1) return loads;
-    const std::set<Value> inside = Analysis::values_inside(loop);
-    std::set<Value> written;
-    ir::walk(loop.blocks[0], [&](const Instruction& each) {
-        if (ir::is_access(each.op) && each.op != Op::load) {
-            written.insert(analysis_.root(each.operands[0]));
-        }
-    });
-    for (const Instruction& each : loop.blocks[0].body) {
-        if (!is_staged(each) || written.count(analysis_.root(each.operands[0])) != 0) continue;
-        const auto indices = ir::access(each).indices;
-        if (std::all_of(indices.begin(), indices.end(), [&](Value operand) {
-                return computable(operand, inside, loop.blocks[0].arguments[0]);
-            })) {
-            loads.push_back(&each);
-        }
-    }
-    return loads;
-}
-
-std::vector<const ir::Instruction*> Emitter::prefetched_loads(const Instruction& loop) {
-    constexpr int kMaxWords = 88;    // registers of carries, of packed tiles and of pending loads
-    constexpr int kMaxElements = 4;  // of a load that has no 16-byte pieces
-    std::vector<const Instruction*> loads;
-    if (stages_ == 1 || is_wide()) return loads;
-    const std::set<Value> inside = Analysis::values_inside(loop);
-    std::set<Value> written;
-    bool plain = true;
-    ir::walk(loop.blocks[0], [&](const Instruction& each) {
-        plain = plain && each.op != Op::dot && each.blocks.empty();
-        if (ir::is_access(each.op) && each.op != Op::load) {
-            written.insert(analysis_.root(each.operands[0]));
-        }
-    });
-    int words = 0;
-    for (Value argument : loop.blocks[0].arguments) {
-        if (!type(argument).is_scalar()) words += home(argument).registers();
-    }
-    for (const auto& [value, packed] : packed_) {
-        if (find(value) != nullptr) words += static_cast<int>(4 * packed.size());
-    }
-    for (const Instruction& each : loop.blocks[0].body) {
-        if (is_tile_load(each)) {
-            words += home(each.result()).registers() * size_of(type(each.result()).dtype) / 4;
-        }
-    }
-    for (const Instruction& each : loop.blocks[0].body) {
-        if (!plain || each.op != Op::load || is_staged(each)) continue;
-        const ir::Access access = ir::access(each);
-        const ir::Type& tile = type(each.result());
-        const auto& attributes = each.get<ir::AccessAttributes>();
-        const bool whole = std::none_of(
-            attributes.indices.begin(), attributes.indices.end(),
-            [](const ir::Index& index) { return index.kind == ir::Index::Kind::tile; });
-        if (access.mask || !whole || written.count(analysis_.root(access.ref)) != 0 ||
-            f_.ref_type(access.ref).space != ir::Space::global ||
-            (access.other && !analysis_.is_constant(access.other, 0))) {
-            continue;
-        }
-        const auto depends = [&](Value operand) { return inside.count(operand) != 0; };
-        if (std::none_of(access.indices.begin(), access.indices.end(), depends) ||
-            !std::all_of(access.indices.begin(), access.indices.end(), [&](Value operand) {
-                return computable(operand, inside, loop.blocks[0].arguments[0]);
-            })) {
-            continue;
-        }
-        const Layout layout = home(each.result());
-        if (layout.has_phantoms()) continue;
-        const int vector = access_vector(each, layout);
-        if (vector * size_of(tile.dtype) != 16 && layout.registers() > kMaxElements) continue;
-        // Vectors that may cross the array's edge are loaded at their use.
-        if (vector > 1) {
-            const auto& last = attributes.indices.back();
-            const std::int64_t extent = f_.ref_type(access.ref).extents.back();
-            if (last.size % vector != 0 ||
-                (!attributes.in_bounds && (extent == ir::kDynamic || extent % vector != 0))) {
-                continue;
-            }
-        }
-        words += (layout.registers() * size_of(tile.dtype) + 3) / 4;
-        if (words > kMaxWords) break;
-        loads.push_back(&each);
-    }
-    return loads;
 }
 
 void Emitter::prefetch(std::span<const Instruction* const> loads, const std::string& at) {
@@ -345,10 +210,10 @@ void Emitter::prefetch(std::span<const Instruction* const> loads, const std::str
 
 bool Emitter::is_renewable(Value value, int depth) const {
     constexpr int kMostOperations = 4;
-    const Instruction* made = analysis_.definition(value);
+    const Instruction* made = facts_.definition(value);
     if (made == nullptr || depth > kMostOperations) return false;
-    if (packed_.count(value) != 0 || repeated_.count(value) != 0 ||
-        analysis_.is_index_math(value)) {
+    if (packed_.count(value) != 0 || plan_.loads.repeated.count(value) != 0 ||
+        facts_.is_index_math(value)) {
         return true;
     }
     if (ir::is_view(made->op)) {
@@ -372,8 +237,8 @@ bool Emitter::is_renewable(Value value, int depth) const {
 }
 
 void Emitter::keep_packed() {
-    if (!is_wide()) return;
-    const auto is_repeated = [&](Value value) { return repeated_.count(value) != 0; };
+    if (!plan_.loads.is_wide) return;
+    const auto is_repeated = [&](Value value) { return plan_.loads.repeated.count(value) != 0; };
     for (const auto& [value, packed] : packed_) {
         if (is_repeated(value) || find(value) == nullptr) continue;
         for (const std::string& word : packed) line("ptx::keep_bits({});", word);
@@ -381,63 +246,13 @@ void Emitter::keep_packed() {
     for (Scope& scope : scopes_) {
         for (auto held = scope.held.begin(); held != scope.held.end();) {
             const Value value = held->first;
-            const bool tile = !type(value).is_scalar() && analysis_.definition(value) != nullptr;
+            const bool tile = !type(value).is_scalar() && facts_.definition(value) != nullptr;
             const bool again =
                 tile && (is_repeated(value) || (packed_.count(value) == 0 && is_renewable(value)));
             if (again) forgotten_.insert(value);
             held = again ? scope.held.erase(held) : std::next(held);
         }
     }
-}
-
-bool Emitter::is_wide() const {
-    constexpr int kMany = 64;  // elements of a thread
-    int elements = 0;
-    const std::function<void(const ir::Block&, bool)> count = [&](const ir::Block& block,
-                                                                  bool in_loop) {
-        for (const Instruction& each : block.body) {
-            for (const ir::Block& inner : each.blocks) {
-                count(inner, in_loop || each.op == Op::for_loop);
-            }
-            if (in_loop && is_tile_load(each)) elements += home(each.result()).registers();
-        }
-    };
-    if (plans_.empty()) count(f_.body, false);
-    return elements >= kMany;
-}
-
-bool Emitter::is_tile_load(const Instruction& made) const {
-    return made.op == Op::load && !type(made.result()).is_scalar() &&
-           f_.ref_type(made.operands[0]).space == ir::Space::global;
-}
-
-void Emitter::find_repeated_loads() {
-    if (!is_wide()) return;
-    for (const Instruction& each : f_.body.body) {
-        if (!is_tile_load(each)) continue;
-        const ir::Access access = ir::access(each);
-        if (!access.mask && !analysis_.is_written(access.ref)) repeated_.insert(each.result());
-    }
-}
-
-bool Emitter::is_private(Value ref) const {
-    if (f_.ref_type(ref).space != ir::Space::scratch) return false;
-    std::optional<Layout> layout;
-    bool result = true;
-    ir::walk(f_.body, [&](const Instruction& each) {
-        if (!ir::is_access(each.op) || each.operands[0] != ref) return;
-        const ir::Access access = ir::access(each);
-        const bool load = each.op == Op::load;
-        result = result && (load || each.op == Op::store) && !access.mask &&
-                 std::all_of(access.indices.begin(), access.indices.end(),
-                             [&](Value index) { return analysis_.is_constant(index, 0); });
-        if (!result) return;
-        const Layout own = home(load ? each.result() : before_rounding(access.values[0]));
-        if (!layout) layout = own;
-        result = own.shape == layout->shape && own.lane == layout->lane &&
-                 own.warp == layout->warp && own.copied_lanes() == 0 && own.copied_warps() == 0;
-    });
-    return result;
 }
 
 }  // namespace tilewright::cuda

@@ -12,28 +12,21 @@ namespace tilewright::cuda {
 
 using ir::Op;
 
-Emitter::Emitter(const ir::Function& function, const Target& target, int warps, int stages,
-                 bool workspace)
-    : f_(function),
+Emitter::Emitter(const KernelFacts& facts, const Plan& plan, const Target& target, bool workspace)
+    : f_(facts.function()),
       target_(target),
-      analysis_(function),
-      warps_(warps),
-      stages_(stages),
+      facts_(facts),
+      plan_(plan),
+      warps_(facts.warps()),
       workspace_(workspace) {
-    program_.name = function.name;
+    program_.name = f_.name;
     program_.arch = target.arch;
     program_.level = schedule::Level::split;
-    program_.grid = function.grid;
-    program_.stages = stages;
+    program_.grid = f_.grid;
+    program_.stages = facts.stages();
     program_.mark_lines = target.mark_lines;
-    program_.roles.push_back({"all", 0, warps, 0, false});
+    program_.roles.push_back({"all", 0, warps_, 0, false});
     open_.push_back(&program_.body);
-    int order = 0;
-    for (Value parameter : f_.parameters()) {
-        if (f_.is_ref(parameter) && f_.ref_type(parameter).space == ir::Space::global) {
-            ref_order_[parameter] = order++;
-        }
-    }
 }
 
 // ---- Text.
@@ -175,10 +168,7 @@ void Emitter::hold(Value value, Layout layout, Names names) {
 }
 
 Layout Emitter::home(Value value) const {
-    const auto found = home_.find(value);
-    if (found != home_.end()) return found->second;
-    const ir::Shape& shape = type(value).shape;
-    return blocked(shape, warps_, 1);
+    return home_of(facts_, plan_.layouts, value);
 }
 
 std::string Emitter::scalar(Value value) {
@@ -207,7 +197,7 @@ bool Emitter::is_lazy(const Instruction& made) const {
         if (to == DType::f32 && is_float(from) && from != DType::f64) return true;
         if (from == DType::f32 && is_float(to) && size_of(to) == 2) return true;
     }
-    return analysis_.is_index_math(made.result());
+    return facts_.is_index_math(made.result());
 }
 
 std::optional<Names> Emitter::get_view(const Instruction& made, const Layout& layout) {
@@ -267,13 +257,13 @@ Names Emitter::get(Value value, const Layout& layout) {
     TW_ASSERT(layout.shape == type(value).shape, "{} wanted as {}", layout.shape.rank(),
               type(value).shape.rank());
     if (const Held* held = find(value, layout)) return held->names;
-    const Instruction* made = analysis_.definition(value);
+    const Instruction* made = facts_.definition(value);
     const DType dtype = type(value).dtype;
     if (made != nullptr && made->op == Op::reduce && !unread_.empty()) {
         read_warp_parts();
         return get(value, layout);
     }
-    if (repeated_.count(value) != 0 && find(value) == nullptr) {
+    if (plan_.loads.repeated.count(value) != 0 && find(value) == nullptr) {
         load(*made);
         return get(value, layout);
     }
@@ -281,7 +271,7 @@ Names Emitter::get(Value value, const Layout& layout) {
         return Names(static_cast<std::size_t>(layout.registers()),
                      literal(dtype, made->get<ir::ConstantAttributes>().bits));
     }
-    const bool again = forgotten_.count(value) != 0 && repeated_.count(value) == 0;
+    const bool again = forgotten_.count(value) != 0 && plan_.loads.repeated.count(value) == 0;
     if (made != nullptr && (is_lazy(*made) || again)) {
         Names names;
         if (made->op == Op::iota) {
@@ -390,13 +380,13 @@ void Emitter::program_ids() {
     // Programs with longer loops first: a loop's end that depends on the program grows with it.
     bool longest_last = false;
     std::function<bool(Value, int)> depends = [&](Value value, int depth) -> bool {
-        const Instruction* made = depth > 16 ? nullptr : analysis_.definition(value);
+        const Instruction* made = depth > 16 ? nullptr : facts_.definition(value);
         if (made == nullptr) return false;
         if (made->op == Op::program_id) return true;
-        if (made->op == Op::min && ((analysis_.is_constant(made->operands[0], 0) &&
-                                     analysis_.non_negative(made->operands[1])) ||
-                                    (analysis_.is_constant(made->operands[1], 0) &&
-                                     analysis_.non_negative(made->operands[0])))) {
+        if (made->op == Op::min &&
+            ((facts_.is_constant(made->operands[0], 0) && facts_.non_negative(made->operands[1])) ||
+             (facts_.is_constant(made->operands[1], 0) &&
+              facts_.non_negative(made->operands[0])))) {
             return false;  // a min that is 0
         }
         return std::any_of(made->operands.begin(), made->operands.end(), [&](Value operand) {
@@ -465,9 +455,6 @@ std::int64_t Emitter::place_scratch(std::vector<int>& scratch) {
 }
 
 Emitted Emitter::run() {
-    plan_dots();
-    assign_layouts();
-    find_repeated_loads();
     scopes_.emplace_back();
     Emitted emitted;
     Generated& generated = emitted.generated;
@@ -480,7 +467,7 @@ Emitted Emitter::run() {
             made.is_ref = true;
             made.dtype = ref.dtype;
             made.extents = ref.extents;
-            made.vectors = has_vectors(parameter);
+            made.vectors = facts_.has_vectors(parameter);
             if (ref.space == ir::Space::scratch) continue;
             emitted.parameters += fmt::format(", const __grid_constant__ Array<{}, {}> {}",
                                               storage_type(ref.dtype), ref.rank(), made.name);
@@ -523,7 +510,7 @@ Emitted Emitter::run() {
     for (char c : f_.name) generated.name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
     if (sorts_) emitted.includes = "#include \"cuda/device/tile/sort.cuh\"\n";
     emitted.functions = mma_step_functions(mma_steps_);
-    emitted.launch_bounds = is_light() ? ", 2" : plans_.empty() ? ", 1" : "";
+    emitted.launch_bounds = is_light() ? ", 2" : plan_.dots.empty() ? ", 1" : "";
     emitted.program = std::move(program_);
     return emitted;
 }

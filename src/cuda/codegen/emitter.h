@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "cuda/codegen/analysis.h"
-#include "cuda/codegen/dot_plan.h"
 #include "cuda/codegen/element_text.h"
 #include "cuda/codegen/generate.h"
+#include "cuda/codegen/kernel_facts.h"
 #include "cuda/codegen/layout.h"
 #include "cuda/codegen/mma_steps.h"
+#include "cuda/codegen/plan.h"
 #include "cuda/schedule/program.h"
 
 namespace tilewright::cuda {
@@ -51,8 +51,7 @@ struct Emitted {
 class Emitter {
   public:
     /// `workspace`: scratch is in global memory.
-    Emitter(const ir::Function& function, const Target& target, int warps, int stages,
-            bool workspace);
+    Emitter(const KernelFacts& facts, const Plan& plan, const Target& target, bool workspace);
     /// At level `split`: without places of buffers and without barriers.
     Emitted run();
 
@@ -107,13 +106,6 @@ class Emitter {
     std::string real(const Layout& layout, int reg);
     bool is_lazy(const Instruction& instruction) const;
 
-    // ---- Layout assignment (assign_layouts.cpp).
-    void assign_layouts();
-    void plan_dots();
-    /// Does a reduction (along `axis`; -1: any) read the value, perhaps through elementwise
-    /// operations?
-    bool is_reduced(Value value, int axis = -1) const;
-
     // ---- Instructions.
     void comment(const Instruction& made);
     void block(const ir::Block& block);
@@ -141,12 +133,6 @@ class Emitter {
     /// `indices` replace the instruction's index operands.
     AccessText access_text(const Instruction& instruction, const Layout& layout,
                            const Names* indices = nullptr);
-    /// Does the index of an access along a dimension stay inside in every program?
-    bool stays_inside(const Instruction& access, std::size_t dim) const;
-    /// The number of aligned neighbours in memory along the last axis; 1 when there are none.
-    int contiguous_vector(const Instruction& instruction, int* axis) const;
-    /// Elements that a thread accesses at once in this layout, without a mask.
-    int access_vector(const Instruction& instruction, const Layout& layout) const;
     void load(const Instruction& instruction);
     void store(const Instruction& instruction);
     void atomic(const Instruction& instruction);
@@ -157,7 +143,6 @@ class Emitter {
     std::string ref_name(Value ref) const;
     std::string extent_text(Value ref, int dim) const;
     std::string stride_text(Value ref, int dim) const;
-    bool has_vectors(Value ref) const;
 
     // Shared memory (emit_shared.cpp).
     /// The text that follows accesses buffers, "reads", "writes" or "copies" (asynchronously).
@@ -206,27 +191,21 @@ class Emitter {
     /// Finishes the reductions whose parts have not been read yet.
     void read_warp_parts();
     void scan(const Instruction& instruction);
-    Layout scan_layout(const Instruction& instruction) const;
     void debug_print(const Instruction& instruction);
     void sort(const Instruction& instruction);  // emit_sort.cpp
 
     // Dots (emit_dot.cpp).
-    struct Operand {
-        Value value;
-        bool transposed = false;  ///< stored [.., k, m] or [.., n, k]
-    };
-    Operand operand_of(const Instruction& dot, int side) const;
     void dot(const Instruction& instruction);
     /// Also copies the operands of the block's next dots, if available, for which one barrier is
     /// enough.
     void copy_operands_ahead(const Instruction& dot);
     /// Text of the packed words of a left operand whose registers the instruction can read.
-    std::optional<Names> register_words(const DotPlan& plan, const Operand& operand);
-    const SharedTile& operand_tile(const DotPlan& plan, const Operand& operand);
-    static std::string left_key(const DotPlan& plan, const Operand& operand, const Coordinates& at,
-                                std::int64_t k);
+    std::optional<Names> register_words(const DotPlan& plan, const DotOperand& operand);
+    const SharedTile& operand_tile(const DotPlan& plan, const DotOperand& operand);
+    static std::string left_key(const DotPlan& plan, const DotOperand& operand,
+                                const Coordinates& at, std::int64_t k);
     /// The four words of one 16 x 16 piece of the left operand, from shared memory.
-    Names left_words(const DotPlan& plan, const Operand& operand, const Coordinates& at,
+    Names left_words(const DotPlan& plan, const DotOperand& operand, const Coordinates& at,
                      std::int64_t k);
     std::string fragment_address(const SharedTile& tile, const std::string& row,
                                  const std::string& byte, std::int64_t row_part,
@@ -240,32 +219,17 @@ class Emitter {
     void hoist_fragments(const Instruction& loop);
 
     // Loads issued ahead (emit_stage.cpp).
-    bool is_staged(const Instruction& load) const { return why_not_staged(load).empty(); }
-    /// The reason why a load is not copied to shared memory ahead of the dots that read it.
-    std::string why_not_staged(const Instruction& load) const;
     /// What the kernel does not do in the fastest way (emit_notes.cpp).
     std::vector<Note> notes() const;
     void copy_to_shared(const Instruction& load, const SharedTile& tile, const Names& indices);
     void stage(const Instruction& load);
-    std::vector<const Instruction*> streamed_loads(const Instruction& loop) const;
-    /// Loads into registers of a loop without dots that may be issued an iteration ahead.
-    std::vector<const Instruction*> prefetched_loads(const Instruction& loop);
     /// Issues the loads of the iteration at `at`.
     void prefetch(std::span<const Instruction* const> loads, const std::string& at);
-    bool computable(Value value, const std::set<Value>& inside, Value induction) const;
     std::string recompute(Value value, const std::set<Value>& inside, Value induction,
                           const std::string& at);
-    /// Does a thread hold so many elements of a loop's loads that registers are short? Then they
-    /// stay packed, and nothing is prefetched.
-    bool is_wide() const;
-    bool is_tile_load(const Instruction& made) const;
     /// After a reduction: elements are unpacked again and cheap arithmetic on them is repeated, so
     /// that only packed words stay in registers across the reduction.
     void keep_packed();
-    /// If is_wide(): finds loads before the loop, which are repeated in every iteration.
-    void find_repeated_loads();
-    /// Scratch in which each thread accesses only its own elements, so that no barrier is needed.
-    bool is_private(Value ref) const;
     /// Is the value made of packed elements, scalars and index math by a few cheap operations?
     bool is_renewable(Value value, int depth = 0) const;
 
@@ -278,19 +242,16 @@ class Emitter {
                                        std::span<const Value> arguments);
     void assign_carries(std::span<const Value> targets, const std::vector<Names>& names,
                         std::span<const Value> values);
-    /// The sum in a carry l = l * exp(..) + sum(tile), or l + sum(tile), of which each lane may
-    /// keep its part until the loop ends; nullptr where there is none.
-    const Instruction* deferred_sum(const Instruction& loop, std::size_t carry) const;
+    bool is_deferred(const Instruction& sum) const;
     /// Combines the sums of the lanes that share an element, in all of them.
     void join_lanes(const Instruction& sum, const Names& names);
 
     const ir::Function& f_;
     const Target& target_;
-    Analysis analysis_;
-    int warps_ = 4, stages_ = 0;
+    const KernelFacts& facts_;
+    const Plan& plan_;
+    int warps_ = 4;
     bool workspace_ = false;  ///< scratch is in global memory
-    std::map<Value, Layout> home_;
-    std::map<const Instruction*, DotPlan> plans_;
     /// Loads that the loop being emitted issues an iteration ahead.
     struct Prefetched {
         const Instruction* loop = nullptr;
@@ -300,10 +261,8 @@ class Emitter {
     std::map<Value, Prefetched> prefetched_;
     std::map<Value, Names> packed_;  ///< words of loads whose elements are unpacked at their use
     std::set<Value> forgotten_;      ///< computed again at their use
-    std::set<Value> repeated_;       ///< loads that are issued at their use
     std::vector<WarpParts> unread_;  ///< of the block being emitted
-    std::set<const Instruction*> deferred_;  ///< sums that stay in their lanes
-    std::map<Value, SharedTile> streamed_;   ///< of the loop being emitted, by load
+    std::set<const Instruction*> streamed_;  ///< loads that the loop being emitted copies
 
     schedule::Program program_;
     std::vector<schedule::Block*> open_;  ///< blocks that are being written, outermost first
@@ -315,7 +274,6 @@ class Emitter {
     bool sorts_ = false;                   ///< the text calls cuda/device/tile/sort.cuh
     std::set<MmaStep> mma_steps_;          // that the text calls
     std::string buffers_for_ = "scratch";  ///< the use of buffers that are added now
-    std::map<Value, int> ref_order_;       ///< global Refs by parameter order
 };
 
 }  // namespace tilewright::cuda

@@ -207,7 +207,8 @@ Emitted emitted_to(schedule::Level up_to, const ir::Function& kernel, const Targ
     }
     schedule::Program unplaced;
     const auto placed = [&](int stages, bool workspace) {
-        Emitted emitted = Emitter(kernel, target, warps, stages, workspace).run();
+        const KernelFacts facts(kernel, target, warps, stages);
+        Emitted emitted = Emitter(facts, Plan(facts), target, workspace).run();
         if (up_to < schedule::Level::placed) unplaced = emitted.program;
         schedule::place_shared(emitted.program);
         return emitted;

@@ -22,6 +22,8 @@ void place_by_lifetimes(Program& program) {
     program.shared_bytes = 0;
     std::vector<const Buffer*> placed;
     for (Buffer* const buffer : order) {
+        buffer->offset = 0;
+        if (!lives.contains(buffer->name)) continue;  // nothing accesses it
         std::vector<const Buffer*> alive;
         for (const Buffer* other : placed) {
             if (lives.at(other->name).meets(lives.at(buffer->name))) alive.push_back(other);
