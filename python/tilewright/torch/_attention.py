@@ -20,6 +20,7 @@ from . import (
     _nested,
     _ops,
     _plans,
+    _scales,
     _sharded,
     _sites,
 )
@@ -166,6 +167,13 @@ def flex_attention(
         if cu_seqlens is not None:
             batch = len(cu_seqlens) - 1
 
+    if block_mask is not None and cu_seqlens is None:
+        given = block_mask
+        block_mask, mask_mod = _masks.as_mod(given, mask_mod)
+        if block_mask is not given:
+            _sites.check_mask("flex_attention", given.shape, batch, heads, queries, keys)
+    if scale is not None:
+        score_mod, scale = _scales.with_operand(score_mod, mask_mod, scale, query)
     score = mask = _functions.NONE
     checked = _core.checked()
     if kernel_options and isinstance(kernel_options, Mapping):

@@ -40,11 +40,14 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
     words = None  #: the same as int32 (n) beside its lists, once something was compiled
     _separate = True
     _made = None  # the inputs of a conversion to the exact form, and its result
+    _is_mod = False  # whether the lists were made of mask_mod, which therefore tells all pairs
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, value)
-        if self._core is not None and (name in _LISTS or name in ("mask_mod", "seq_lengths")):
-            self._leave_exact(name)
+        if name in _LISTS or name in ("mask_mod", "seq_lengths"):
+            self.__dict__["_is_mod"] = False
+            if self._core is not None:
+                self._leave_exact(name)
 
     def __getattr__(self, name):
         if name not in _LISTS or self._core is None:
@@ -312,10 +315,7 @@ def exact(op, mask, batch=1, heads=1):
     lists = [getattr(mask, name) for name in ("kv_num_blocks", "kv_indices")]
     lists += [getattr(mask, name) for name in ("full_kv_num_blocks", "full_kv_indices")]
     read = [t for t in (*lists, *mod.arrays) if t is not None]
-    spread = tuple(
-        n if re.search(f"%{name}\\b", mod.text.partition("\n")[2]) else 1
-        for name, n in (("b", batch), ("h", heads))
-    )
+    spread = tuple(n if reads(mod.text, name) else 1 for name, n in (("b", batch), ("h", heads)))
     state = (
         spread, mod.text, tuple(mask.seq_lengths), tuple(mask.BLOCK_SIZE), [None if t.is_inference() else t._version for t in read],
     )  # fmt: skip
@@ -423,9 +423,7 @@ def create_block_mask(
     """
     if torch.compiler.is_dynamo_compiling():
         device = _default_device() if device is None else device
-        options = {} if separate_full_blocks is True else {"separate_full_blocks": False}
-        if compute_dq_write_order:
-            options.update(compute_dq_write_order=True, dq_kv_order=dq_kv_order)
+        options = _torchs_options(separate_full_blocks, compute_dq_write_order, dq_kv_order)
         return BlockMask.from_torch(
             _torch_create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, **options)
         )
@@ -437,6 +435,10 @@ def create_block_mask(
     size = _numpy_block_mask.pair(op, BLOCK_SIZE)
     shape = _sizes(op, B, H, Q_LEN, KV_LEN)
     traced = _environment.traced(op, "mask_mod", mask_mod, True, None)
+    if any(_is_capturing(x.device) for x in traced.arrays):
+        options = _torchs_options(separate_full_blocks, compute_dq_write_order, dq_kv_order)
+        place = _device_of(device)
+        return _made_on_gpu(op, mask_mod, traced, (B, H), *shape, place, BLOCK_SIZE, **options)
     try:
         mod = at_hand(op, traced)
         _numpy_block_mask.expect_sizes_read(op, mod, B, H)
@@ -450,6 +452,40 @@ def create_block_mask(
             dq_write_order=order[0], dq_write_order_full=order[1], dq_kv_order_spt=dq_kv_order
         )
     return mask
+
+
+def _torchs_options(separate_full_blocks, compute_dq_write_order, dq_kv_order):
+    """The options that only new versions of PyTorch's function take, if they are given."""
+    options = {} if separate_full_blocks is True else {"separate_full_blocks": False}
+    if compute_dq_write_order:
+        options.update(compute_dq_write_order=True, dq_kv_order=dq_kv_order)
+    return options
+
+
+def _made_on_gpu(op, mask_mod, traced, given, *arguments, **options):
+    """A mask of a function that reads tensors on a GPU, while a CUDA graph is captured: the host
+    cannot read them. PyTorch's function makes the lists there."""
+    for size, name in zip(given, "bh", strict=True):
+        if size in (None, 1) and reads(traced.text, name):
+            raise BadInput(
+                f"[{op}] expected the number of {'batches' if name == 'b' else 'heads'} of a mask "
+                f"that depends on it but got {size}, in a capture of a CUDA graph"
+            )
+    mask = BlockMask.from_torch(_torch_create_block_mask(mask_mod, *arguments, **options))
+    mask.__dict__["_is_mod"] = True
+    return mask
+
+
+def reads(text, name):
+    """Whether the text of a mod reads an argument."""
+    return re.search(f"%{name}\\b", text.partition("\n")[2]) is not None
+
+
+def as_mod(mask, mask_mod):
+    """(mask, mask_mod) for a call: in a capture, a mask that was made in one becomes a mask mod."""
+    if not (isinstance(mask, BlockMask) and mask._is_mod and _is_capturing(mask.kv_indices.device)):
+        return mask, mask_mod
+    return None, mask.mask_mod if mask_mod is None else _flex.and_masks(mask.mask_mod, mask_mod)
 
 
 def _is_score(function):

@@ -325,3 +325,46 @@ def test_masks_say_which_sizes_they_need(create):
         create(by_head, 2, None, 8, 8, device="cpu")
     assert create(by_head, 2, 3, 8, 8, device="cpu").shape == (2, 3, 8, 8)
     assert create(lambda b, h, q, kv: q >= kv, None, None, 8, 8, device="cpu").shape[2:] == (8, 8)
+
+
+def test_masks_made_in_a_capture_are_mods_there(monkeypatch):
+    """The host cannot read a GPU's tensors then: here the CPU stands for a GPU."""
+    from tilewright.torch import _attention, _block_mask
+
+    query = dense.normal(2, 2, 48, 8, dtype=torch.float32).detach()
+    ids = torch.arange(48) // 9
+
+    def document(b, h, i, j):
+        return ids[i] == ids[j]
+
+    def close(i, j):
+        return (i - j).abs() < 12
+
+    want = twt.flex_attention(
+        query, query, query, mask_mod=lambda b, h, i, j: (ids[i] == ids[j]) & close(i, j)
+    )
+    monkeypatch.setattr(_block_mask, "_is_capturing", lambda device: True)
+
+    def refused(*_):
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_block_mask, "at_hand", refused)
+        patch.setattr(_attention, "_exact_mask", refused)
+        mask = twt.create_block_mask(document, None, None, 48, 48, "cpu", BLOCK_SIZE=16)
+        out = twt.flex_attention(
+            query, query, query, block_mask=mask, mask_mod=lambda b, h, i, j: close(i, j)
+        )
+        with pytest.raises(ValueError, match="block_mask was created for"):
+            twt.flex_attention(query[:, :, :9], query, query, block_mask=mask)
+    torch.testing.assert_close(out, want)
+    assert mask.kv_num_blocks.shape == (1, 1, 3) and mask._core is None
+    with pytest.raises(ValueError, match="number of heads of a mask that depends on it"):
+        twt.create_block_mask(lambda b, h, i, j: ids[i] > h, None, None, 48, 48, "cpu")
+    monkeypatch.undo()
+    torch.testing.assert_close(
+        twt.flex_attention(query, query, query, block_mask=mask),
+        twt.flex_attention(query, query, query, mask_mod=document),
+    )
+    mask.mask_mod = lambda b, h, i, j: i >= j
+    assert not mask._is_mod

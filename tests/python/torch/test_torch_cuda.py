@@ -6,6 +6,7 @@ import sys
 import dense_torch as dense
 import pytest
 import torch
+from test_transforms import check_scaled_steps
 from torch.nn.attention import flex_attention as flex
 
 import tilewright.torch as twt
@@ -50,6 +51,10 @@ def test_causal(dtype, tolerance):
         lambda q, k, v: dense.attention(q, k, v, mask=causal)[0],
         tolerance,
     )
+
+
+def test_mixed_precision_training():
+    check_scaled_steps("cuda")
 
 
 def test_mods_and_captured_gradients():
@@ -221,6 +226,33 @@ def test_block_masks_made_in_a_capture(after_compiling):
         mask = twt.create_block_mask(causal, None, None, 512, 512, device="cuda")
     out = twt.flex_attention(query, key, value, block_mask=mask)
     assert torch.equal(out, twt.flex_attention(query, key, value, mask_mod=causal))
+
+
+def test_block_masks_of_gpu_tensors_made_in_a_capture():
+    """Their tensors are read again by each replay."""
+    query, key, value = (x.detach() for x in tensors())
+    ids = torch.randint(0, 4, (512,), device="cuda", dtype=torch.int32).sort().values
+
+    def document(b, h, q, kv):
+        return ids[q] == ids[kv]
+
+    def step():
+        mask = twt.create_block_mask(document, None, None, 512, 512, device="cuda")
+        return mask, twt.flex_attention(query, key, value, block_mask=mask, mask_mod=causal)
+
+    for _ in range(2):  # what is compiled and allocated once
+        twt.flex_attention(query, key, value, mask_mod=twt.and_masks(document, causal))
+        torch.nn.attention.flex_attention.create_block_mask(document, 1, 1, 512, 512, "cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        mask, out = step()
+    ids.copy_(torch.randint(0, 9, (512,), device="cuda", dtype=torch.int32).sort().values)
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(out, step()[1], rtol=2e-2, atol=2e-2)
+    later = twt.flex_attention(query, key, value, block_mask=mask)
+    want = twt.flex_attention(query, key, value, mask_mod=document)
+    torch.testing.assert_close(later, want, rtol=2e-2, atol=2e-2)
 
 
 def test_graph_of_both_passes():

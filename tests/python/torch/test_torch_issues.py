@@ -15,6 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention import flex_attention as flex
 
 import tilewright.torch as twt
+from tilewright.torch import _environment
 
 
 def check(have, want, inputs, tolerance=1e-5):
@@ -250,3 +251,21 @@ def test_head_dimension_72_and_12_heads_over_2():
     check(out, dense.attention(query, key, value, mask=causal)[0], [query, key, value])
     step = twt.flex_attention(query[:, :, -1:], key, value, enable_gqa=True)  # decoding
     dense.close(step, dense.attention(query[:, :, -1:], key, value)[0], 1e-5)
+
+
+@pytest.mark.parametrize("with_mod", [False, True])
+def test_a_new_scale_records_and_compiles_nothing(capfd, monkeypatch, with_mod):
+    monkeypatch.setenv("TILEWRIGHT_DEBUG_PASSES", "1")  # as above
+    table = torch.randn(2)
+    score = (lambda s, b, h, q, kv: s + table[h] * (q - kv)) if with_mod else None
+
+    def compiles(scale):
+        inputs = tensors(1, 2, 40)
+        recorded = _environment.counts["recorded"]
+        out = twt.flex_attention(*inputs, score, scale=scale)
+        check(out, dense.attention(*inputs, score, scale=scale)[0], inputs)
+        return capfd.readouterr().err != "" or _environment.counts["recorded"] > recorded
+
+    assert compiles(0.3)
+    compiles(0.5)  # the scale becomes an operand
+    assert not any(compiles(scale) for scale in (0.3, -0.25, 2, 0.0, 1 / 7))

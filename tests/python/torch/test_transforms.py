@@ -80,6 +80,45 @@ def test_autocast():
         assert twt.flex_attention(wide, wide, wide).dtype == torch.float64
 
 
+def check_scaled_steps(device):
+    """Training with autocast to float16 and a GradScaler against training in float32; a step with
+    an infinite gradient is left out."""
+
+    def train(half):
+        torch.manual_seed(0)
+        project = torch.nn.Linear(16, 48, device=device)
+        slopes = torch.nn.Parameter(torch.tensor([0.5, 0.25], device=device))
+        scaler = torch.amp.GradScaler(device, init_scale=256.0, enabled=half)
+        optimizer = torch.optim.SGD([*project.parameters(), slopes], lr=0.1)
+        scales = []
+        for step in range(3):
+            x = torch.randn(2, 24, 16, device=device)
+            with torch.autocast(device, torch.float16, enabled=half):
+                query, key, value = project(x).unflatten(2, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+                out = twt.flex_attention(
+                    query, key, value, lambda s, b, h, i, j: s + slopes[h] * (j - i), causal=True
+                )
+                assert out.dtype == (torch.float16 if half else torch.float32)
+            loss = out.float().square().mean() * (float("inf") if half and step == 1 else 1)
+            if half or step != 1:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+            scales.append(scaler.get_scale())
+        return [x.detach() for x in (*project.parameters(), slopes)], scales
+
+    have, scales = train(True)
+    want, _ = train(False)
+    assert scales == [256.0, 128.0, 128.0]
+    for ours, exact in zip(have, want, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=0, atol=1e-3)
+
+
+def test_mixed_precision_training():
+    check_scaled_steps("cpu")
+
+
 def test_anomaly_mode_and_hooks():
     query, key, value = (dense.normal(1, 2, 6, 8) for _ in range(3))
     seen = []
