@@ -33,6 +33,10 @@ std::int64_t most_keys(const AttentionSpec& s) {
     return is_long(s) && !is_cut ? 256 : 128;
 }
 
+bool is_hopper(const AttentionSpec& s) {
+    return run::arch(s.device.index) == "sm_90a";
+}
+
 /// What the choice of blocks on a GPU depends on.
 GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
     return {.dtype = s.dtype,
@@ -48,8 +52,9 @@ GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
             // With diagonals, few queries attend to few keys, or to a part of them.
             .splits = s.right() < 0 && s.window_left < 0 && !s.checked,
             // Programs that gather, mask loads or draw random bits are generated for warps.
-            .wgmma = run::arch(s.device.index) == "sm_90a" && !s.block_mask && !of.mask &&
-                     !of.lengths && of.dropout == 0 && of.score.captures() == 0,
+            .wgmma = is_hopper(s) && !s.block_mask && !of.mask && !of.lengths && of.dropout == 0 &&
+                     of.score.captures() == 0,
+            .hopper = is_hopper(s),
             .products = s.products};
 }
 
@@ -136,18 +141,12 @@ void use_hints(const AttentionSpec& spec, const Features& features, Options& opt
     }
 }
 
-/// Queries of a program: as many as can share each block of keys while they fit a core's cache and
-/// there are still many programs. Depends only on shapes, so that results do not depend on the
-/// machine.
+/// Queries of a program on a CPU: as many as can share each block of keys while they fit a core's
+/// cache and there are still many programs. Depends only on shapes, so that results do not depend
+/// on the machine.
 std::int64_t forward_block(const AttentionSpec& s, std::int64_t block) {
     constexpr std::int64_t kMostElements = 16384, kPrograms = 128;
     const std::int64_t widest = std::max(s.head_dim, s.value_dim);
-    if (s.on_gpu()) {
-        // Tensor cores work best with 32 rows for each of four warps, if registers hold them.
-        const bool fits = size_of(s.dtype) == 2 && widest <= 128;
-        const std::int64_t programs = s.batch * s.query_heads * (s.query_length / (2 * block));
-        return fits && block == 64 && programs >= kPrograms ? 2 * block : block;
-    }
     const auto fits = [&](std::int64_t rows) {
         return rows <= s.query_length && rows * widest <= kMostElements &&
                s.batch * s.query_heads * (s.query_length / rows) >= kPrograms;
@@ -183,13 +182,21 @@ bool is_decode(const AttentionSpec& s, const Features& features) {
 void choose_queries(const AttentionSpec& spec, TilesConfig& config) {
     Options& options = config.options;
     const AttentionBlocks& wish = spec.forward_blocks;
-    if (wish.q == 0 && spec.block_mask) {
+    if (wish.q == 0) {
+        Options wider = options;
+        if (spec.on_gpu()) {
+            use_gpu_queries(wider, gpu_problem(spec, config.features));
+        } else {
+            wider.block_q = forward_block(spec, options.block_q);
+        }
         // With 128 columns and the bits of a mask, registers do not hold two tiles of 16 rows per
         // warp.
         const bool over_64 = spec.on_gpu() && std::max(spec.head_dim, spec.value_dim) > 64;
-        if (!over_64) config.most_queries = forward_block(spec, options.block_q);
-    } else if (wish.q == 0) {
-        options.block_q = forward_block(spec, options.block_q);
+        if (!spec.block_mask) {
+            options = wider;
+        } else if (!over_64) {
+            config.most_queries = wider.block_q;
+        }
     }
     if (wish.q == 0 && wish.kv == 0) use_edges(spec, options);
 }
@@ -288,7 +295,7 @@ std::string choose_separate(const AttentionSpec& spec, const TilesConfig& config
         return fmt::format("there is dropout, and heads have at most {} columns", kNarrow);
     }
     GpuProblem problem = gpu_problem(spec, config.features);
-    problem.wgmma = run::arch(spec.device.index) == "sm_90a";
+    problem.wgmma = is_hopper(spec);
     Options separate = options;
     std::string reason = use_separate_blocks(separate, problem);
     if (!reason.empty()) return reason;

@@ -114,6 +114,18 @@ void use_gpu_blocks(Options& options, const GpuProblem& problem) {
     fit_gpu_blocks(options, problem, 1, size + 4);
 }
 
+void use_gpu_queries(Options& options, const GpuProblem& problem) {
+    constexpr std::int64_t kPrograms = 128, kQueries = 64;
+    // Tensor cores work best with 32 rows for each of four warps, if registers hold them. With 128
+    // columns up to 352 bytes are spilled; only on Hopper GPUs was that timed and faster.
+    const std::int64_t most_columns = problem.hopper ? 128 : 64;
+    const std::int64_t programs = problem.heads * (problem.query_length / (2 * kQueries));
+    if (size_of(problem.dtype) == 2 && programs >= kPrograms && options.block_q == kQueries &&
+        std::max(problem.head_dim, problem.value_dim) <= most_columns) {
+        options.block_q = 2 * kQueries;
+    }
+}
+
 std::int64_t split_of(const Options& options, const GpuProblem& problem) {
     constexpr std::int64_t kLeast = 512;  // keys, so that combining costs little
     const std::int64_t programs = problem.heads * ceil_div(problem.query_length, options.block_q);
@@ -148,6 +160,7 @@ bool use_gpu_decode_blocks(Options& options, const GpuProblem& problem, std::int
     return true;
 }
 
+// Blocks that spill are for Hopper GPUs, where they were timed and are faster all the same.
 void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
     // Shared memory of a program with 128 keys of 128 columns, or with 128 queries and keys of 64.
     constexpr int kSharedOfLargeBlocks = 160 * 1024;
@@ -164,14 +177,16 @@ void use_gpu_backward_blocks(Options& options, const GpuProblem& problem) {
     } else if (problem.deterministic) {
         // Each element of dQ is added to once per block of keys, in distant memory.
         options.num_warps = 8;
-        if (!long_keys || !(has_room || is_narrow)) return;
+        if (!long_keys || !(is_narrow || (has_room && problem.hopper))) return;
         options.block_k = 128;
-        if (!is_narrow || problem.tested || !long_queries || !has_room) return;
+        if (!is_narrow || problem.tested || !long_queries || !problem.hopper) return;
         options.block_q = 128;
         options.num_stages = 1;
     } else if (!problem.tested && is_narrow) {
-        if (long_queries) options.block_q = 128;
+        if (long_queries && has_room) options.block_q = 128;
         options.num_stages = 1;  // so that two programs fit a multiprocessor
+    } else if (!is_narrow && !problem.hopper) {
+        options.num_warps = 8;
     } else if (!problem.tested && long_keys && has_room) {
         options.block_k = 128;
         options.num_warps = 8;

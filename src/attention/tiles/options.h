@@ -81,12 +81,16 @@ struct GpuProblem {
     int multiprocessors = 0;  ///< 0: unknown
     bool splits = false;      ///< forward: keys may be split over programs
     bool wgmma = false;       ///< products by warpgroups, if nothing in the program rules them out
+    bool hopper = false;      ///< where blocks that spill a little were timed and won
     Products products = Products::ieee;  ///< other than ieee: tensor cores multiply f32
 };
 
 /// Chooses blocks that fit a thread block's registers and shared memory, for the forward pass and
 /// as the backward's starting point.
 void use_gpu_blocks(Options& options, const GpuProblem& problem);
+/// After `use_gpu_blocks`, for the forward pass: twice as many queries where there are enough
+/// programs.
+void use_gpu_queries(Options& options, const GpuProblem& problem);
 /// Halves blocks until shared memory holds what a program of that pass certainly needs.
 void fit_gpu_blocks(Options& options, const GpuProblem& problem, bool backward);
 /// After `use_gpu_blocks`: blocks of keys and warps for programs that split the keys among them
