@@ -92,6 +92,28 @@ TEST(Plan, WideRowsAreLoadedAtEachUseAndNotAhead) {
     EXPECT_THAT(plan, HasSubstr("scratch s: without barriers\n"));
 }
 
+TEST(Plan, ProgramsWhoseLoopsGrowStartFromTheLast) {
+    const auto program = [](const char* end) {
+        return plan_of(std::string("func @f(%x: ref<f32[64, 64]>, %y: ref<f32[64]>) grid [64] {\n"
+                                   "%o = constant 0 : i64\n%one = constant 1 : i64\n"
+                                   "%p = program_id axis 0 : i64\n%s0 = constant 0 : f32[64]\n"
+                                   "%s = for_loop %i = %o, ") +
+                       end +
+                       ", %one carry (%a = %s0) : f32[64] {\n"
+                       "%r = load %x[%i, %o : 64] : f32[64]\n%b = add %a, %r : f32[64]\n"
+                       "yield %b\n}\nstore %y[%o : 64], %s\nyield\n}\n");
+    };
+    EXPECT_THAT(program("%p"), HasSubstr("programs: the last first\n"));
+    EXPECT_THAT(program("%one"), Not(HasSubstr("programs:")));
+}
+
+TEST(Plan, LightKernelsOfTheLargestBlocksShareAMultiprocessor) {
+    const std::string rows = testing_support::wide_rows_program().text;
+    EXPECT_THAT(plan_of(rows), HasSubstr("blocks: 1 on a multiprocessor\n"));
+    EXPECT_THAT(plan_of(rows, 0, true, 16), HasSubstr("blocks: 2 on a multiprocessor\n"));
+    EXPECT_THAT(plan_of(matmul(), 0, true, 16), Not(HasSubstr("blocks:")));
+}
+
 TEST(Plan, ScratchThatOtherThreadsReadHasBarriers) {
     const auto program = [](const char* second) {
         return plan_of(std::string("func @f(%x: ref<f32[256]>, %s: scratch<f32[512]>) grid [] {\n"

@@ -131,6 +131,21 @@ TEST(ScheduleText, CopiesAreWaitedForBeforeTheyAreRead) {
               "    copy\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    r\n");
 }
 
+TEST(ScheduleText, StepsOfProductsCallFunctionsOfTheText) {
+    const Program program = program_with(
+        "mma rows 1 columns 2 dtype @f16 text \"d, a, b\"\n"
+        "mma rows 1 columns 2 dtype @f16 moved text \"d, a, b\"\n");
+    const std::string text = print_statements(program);
+    EXPECT_THAT(text, HasSubstr("ptx::multiply(F16{}, ptx::Blocks<1, 2>{}, ptx::Moved<false>{}, "
+                                "d, a, b);\n"));
+    EXPECT_THAT(text, HasSubstr("ptx::Moved<true>{}, d, a, b);\n"));
+    const std::string functions = print_functions(program);
+    EXPECT_THAT(functions, HasSubstr("multiply(F16, Blocks<1, 2>, Moved<false>,"));
+    EXPECT_THAT(functions, HasSubstr("multiply(F16, Blocks<1, 2>, Moved<true>,"));
+    EXPECT_EQ(print_includes(program), "");
+    EXPECT_THAT(print_includes(program_with("operation of @argsort\n")), HasSubstr("sort.cuh"));
+}
+
 TEST(ScheduleText, ProgramsOfEveryPathAreReadBack) {
     for (const auto& one : testing_support::cuda_programs()) {
         SCOPED_TRACE(one.name);

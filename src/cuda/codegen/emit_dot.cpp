@@ -212,17 +212,16 @@ void Emitter::mma16(const Instruction& made, const DotPlan& plan, Names& c) {
             Names sums, addresses;
             const auto multiply = [&] {
                 if (addresses.empty()) return;
-                const MmaStep step{static_cast<int>(rows.size()),
-                                   2 * static_cast<int>(addresses.size()), plan.operand,
-                                   !right.transposed};
-                mma_steps_.insert(step);
                 Names lefts;
                 for (const Names& words : a) lefts.insert(lefts.end(), words.begin(), words.end());
-                line(
-                    "ptx::multiply({}{{}}, ptx::Blocks<{}, {}>{{}}, ptx::Moved<{}>{{}}, {}, {}, "
-                    "{});",
-                    tag, step.rows, step.columns, step.transposed, fmt::join(sums, ", "),
-                    fmt::join(lefts, ", "), fmt::join(addresses, ", "));
+                schedule::Instruction& step = append(schedule::Op::mma);
+                step.with("rows", static_cast<std::int64_t>(rows.size()))
+                    .with("columns", 2 * static_cast<std::int64_t>(addresses.size()))
+                    .with_symbol("dtype", std::string(tilewright::name(plan.operand)));
+                if (!right.transposed) step.flag("moved");
+                step.with_text(
+                    "text", fmt::format("{}, {}, {}", fmt::join(sums, ", "), fmt::join(lefts, ", "),
+                                        fmt::join(addresses, ", ")));
                 sums.clear();
                 addresses.clear();
             };

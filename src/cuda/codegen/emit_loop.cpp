@@ -131,7 +131,7 @@ void Emitter::for_loop(const Instruction& made) {
             open(fmt::format("if ({}_next < {})", tag, high));
             copy_iteration(tag + "_next", fmt::format("{}", stage));
             close();
-            line("ptx::cp_async_commit();");
+            append(schedule::Op::commit_copies);
             line("{};", advance(tag + "_next"));
         }
         settle_copies(stages - 1);
@@ -191,7 +191,7 @@ void Emitter::for_loop(const Instruction& made) {
         line("const int slot = {0}_slot == 0 ? {1} : {0}_slot - 1;", tag, stages - 1);
         copy_iteration(tag + "_next", "slot");
         close();
-        line("ptx::cp_async_commit();");
+        append(schedule::Op::commit_copies);
         line("{};", advance(tag + "_next"));
         for (std::size_t i = 0; i < streamed.size(); ++i) {
             SharedTile tile = tiles[i];

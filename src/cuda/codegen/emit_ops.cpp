@@ -45,7 +45,7 @@ void Emitter::block(const ir::Block& block) {
         block_ = &block;
         // Reductions may stay pending across pure operations, not across effects or blocks.
         const bool pure = instruction.op == Op::reduce || instruction.op == Op::load ||
-                          ir::is_elementwise(instruction.op) || is_lazy(instruction);
+                          ir::is_elementwise(instruction.op) || facts_.is_lazy(instruction);
         if (!pure || plan_.staged.contains(instruction)) read_warp_parts();
         buffers_for_ = fmt::format("`{}`", name(instruction.op));
         this->instruction(instruction);
@@ -56,7 +56,7 @@ void Emitter::block(const ir::Block& block) {
 }
 
 void Emitter::instruction(const Instruction& made) {
-    if (is_lazy(made)) return;
+    if (facts_.is_lazy(made)) return;
     const bool with_blocks = !made.blocks.empty();
     if (!with_blocks && made.op != Op::debug_check) {
         comment(made);
@@ -140,7 +140,7 @@ Names Emitter::elementwise(const Instruction& made, const Layout& layout, Value 
             operands.push_back(get(operand, layout));
         }
     }
-    const bool again = is_lazy(made) || forgotten_.count(result) != 0;
+    const bool again = facts_.is_lazy(made) || forgotten_.count(result) != 0;
     if (again) comment(made);
     const std::string base =
         again ? fresh(fmt::format("v{}x", result.id).c_str()) : fmt::format("v{}", result.id);

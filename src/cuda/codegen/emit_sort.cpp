@@ -12,7 +12,6 @@ using ir::Op;
 /// are done at once where the block has both.
 void Emitter::sort(const Instruction& made) {
     if (find(made.result()) != nullptr) return;  // with the other one
-    sorts_ = true;
     const auto& how = made.get<ir::SortAttributes>();
     const Value source = made.operands[0];
     const DType dtype = type(source).dtype;

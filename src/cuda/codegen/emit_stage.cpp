@@ -143,7 +143,7 @@ void Emitter::stage(const Instruction& load) {
     for (Value operand : ir::access(load).indices) indices.push_back(index(operand));
     line("// staged in shared memory, rows of {} bytes", tile.row_bytes);
     copy_to_shared(load, tile, indices);
-    line("ptx::cp_async_commit();");
+    append(schedule::Op::commit_copies);
     access_shared("copies", {tile.buffer});
     scopes_.back().shared[result] = tile;
 }

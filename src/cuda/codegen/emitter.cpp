@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cuda/codegen/notes.h"
 #include "ir/print.h"
 #include "support/check.h"
 #include "support/integer.h"
@@ -180,26 +181,6 @@ std::string Emitter::index(Value value) {
     return type(value).dtype == DType::i64 ? text : fmt::format("static_cast<i64>({})", text);
 }
 
-bool Emitter::is_lazy(const Instruction& made) const {
-    if (made.results.empty() || type(made.result()).is_scalar()) return made.op == Op::constant;
-    if (made.op == Op::constant || made.op == Op::iota) return true;
-    if (made.op == Op::reshape) {
-        // Free in every layout only where no element moves; the shapes alone decide that.
-        return Layout(type(made.result()).shape, warps_)
-            .reshaped(type(made.operands[0]).shape)
-            .has_value();
-    }
-    if (ir::is_view(made.op)) return true;
-    if (made.op == Op::cast) {
-        const DType from = type(made.operands[0]).dtype, to = type(made.result()).dtype;
-        // A narrow float is an f32 in registers; it is rounded only when something reads it
-        // rounded, because dots and stores round as they pack.
-        if (to == DType::f32 && is_float(from) && from != DType::f64) return true;
-        if (from == DType::f32 && is_float(to) && size_of(to) == 2) return true;
-    }
-    return facts_.is_index_math(made.result());
-}
-
 std::optional<Names> Emitter::get_view(const Instruction& made, const Layout& layout) {
     const Value source = made.operands[0];
     const ir::Shape& from = type(source).shape;
@@ -272,7 +253,7 @@ Names Emitter::get(Value value, const Layout& layout) {
                      literal(dtype, made->get<ir::ConstantAttributes>().bits));
     }
     const bool again = forgotten_.count(value) != 0 && plan_.loads.repeated.count(value) == 0;
-    if (made != nullptr && (is_lazy(*made) || again)) {
+    if (made != nullptr && (facts_.is_lazy(*made) || again)) {
         Names names;
         if (made->op == Op::iota) {
             const int axis = made->get<ir::AxisAttributes>().axis;
@@ -377,29 +358,9 @@ void Emitter::program_ids() {
         extents.push_back(extent == ir::kDynamic ? fmt::format("grid{}", axis)
                                                  : fmt::format("{}", extent));
     }
-    // Programs with longer loops first: a loop's end that depends on the program grows with it.
-    bool longest_last = false;
-    std::function<bool(Value, int)> depends = [&](Value value, int depth) -> bool {
-        const Instruction* made = depth > 16 ? nullptr : facts_.definition(value);
-        if (made == nullptr) return false;
-        if (made->op == Op::program_id) return true;
-        if (made->op == Op::min &&
-            ((facts_.is_constant(made->operands[0], 0) && facts_.non_negative(made->operands[1])) ||
-             (facts_.is_constant(made->operands[1], 0) &&
-              facts_.non_negative(made->operands[0])))) {
-            return false;  // a min that is 0
-        }
-        return std::any_of(made->operands.begin(), made->operands.end(), [&](Value operand) {
-            return !f_.is_ref(operand) && depends(operand, depth + 1);
-        });
-    };
-    ir::walk(f_.body, [&](const Instruction& instruction) {
-        if (instruction.op != Op::for_loop) return;
-        longest_last |= depends(instruction.operands[1], 0) && !depends(instruction.operands[0], 0);
-    });
     if (axes == 0) return;
     line("u32 program = {}{};", workspace_ ? "first_program + " : "",
-         longest_last ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
+         plan_.launch.last_first ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
     for (int axis = axes - 1; axis >= 0; --axis) {
         const std::string& extent = extents[axis];
         if (axis == 0) {
@@ -409,22 +370,6 @@ void Emitter::program_ids() {
             line("program /= static_cast<u32>({});", extent);
         }
     }
-}
-
-bool Emitter::is_light() const {
-    constexpr int kMostWords = 24;  // loaded by a thread
-    bool light = 32 * warps_ == 512;
-    int words = 0;
-    ir::walk(f_.body, [&](const Instruction& made) {
-        light = light && made.op != Op::dot;
-        for (Value result : made.results) {
-            if (type(result).is_scalar()) continue;
-            light = light && made.blocks.empty();
-            if (made.op != Op::load) continue;
-            words += home(result).registers() * std::max(size_of(type(result).dtype), 2) / 4;
-        }
-    });
-    return light && words <= kMostWords;
 }
 
 std::int64_t Emitter::place_scratch(std::vector<int>& scratch) {
@@ -503,14 +448,14 @@ Emitted Emitter::run() {
                               std::make_move_iterator(coordinate_lines_.begin()),
                               std::make_move_iterator(coordinate_lines_.end()));
 
-    generated.notes = notes();
+    generated.notes = notes_of(facts_, plan_, workspace_);
     generated.num_axes = static_cast<int>(f_.grid.size());
     generated.threads = 32 * warps_;
     generated.name = "kernel_";
     for (char c : f_.name) generated.name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-    if (sorts_) emitted.includes = "#include \"cuda/device/tile/sort.cuh\"\n";
-    emitted.functions = mma_step_functions(mma_steps_);
-    emitted.launch_bounds = is_light() ? ", 2" : plan_.dots.empty() ? ", 1" : "";
+    if (plan_.launch.blocks > 0) {
+        emitted.launch_bounds = fmt::format(", {}", plan_.launch.blocks);
+    }
     emitted.program = std::move(program_);
     return emitted;
 }

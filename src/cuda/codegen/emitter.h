@@ -15,7 +15,6 @@
 #include "cuda/codegen/generate.h"
 #include "cuda/codegen/kernel_facts.h"
 #include "cuda/codegen/layout.h"
-#include "cuda/codegen/mma_steps.h"
 #include "cuda/codegen/plan.h"
 #include "cuda/schedule/program.h"
 
@@ -45,7 +44,7 @@ struct SharedTile {
 struct Emitted {
     schedule::Program program;
     Generated generated;  ///< without source and shared memory
-    std::string includes, functions, launch_bounds, parameters;
+    std::string launch_bounds, parameters;
 };
 
 class Emitter {
@@ -104,7 +103,6 @@ class Emitter {
     /// The condition that a thread owns the elements that it holds; "" if it always does.
     std::string owner(const Layout& layout);
     std::string real(const Layout& layout, int reg);
-    bool is_lazy(const Instruction& instruction) const;
 
     // ---- Instructions.
     void comment(const Instruction& made);
@@ -116,9 +114,6 @@ class Emitter {
     /// Places the scratch Refs, in the buffers `scratch` or in the workspace; returns the bytes of
     /// the latter.
     std::int64_t place_scratch(std::vector<int>& scratch);
-    /// Threads load few elements and loops carry none: registers may be limited so that two blocks
-    /// of the largest size share a multiprocessor.
-    bool is_light() const;
 
     // Memory (emit_memory.cpp).
     struct AccessText {
@@ -219,8 +214,6 @@ class Emitter {
     void hoist_fragments(const Instruction& loop);
 
     // Loads issued ahead (emit_stage.cpp).
-    /// What the kernel does not do in the fastest way (emit_notes.cpp).
-    std::vector<Note> notes() const;
     void copy_to_shared(const Instruction& load, const SharedTile& tile, const Names& indices);
     void stage(const Instruction& load);
     /// Issues the loads of the iteration at `at`.
@@ -271,8 +264,6 @@ class Emitter {
     const ir::Block* block_ = nullptr;                ///< being emitted
     std::map<std::string, std::string> coordinates_;  ///< expression -> variable
     std::vector<schedule::Instruction> coordinate_lines_;
-    bool sorts_ = false;                   ///< the text calls cuda/device/tile/sort.cuh
-    std::set<MmaStep> mma_steps_;          // that the text calls
     std::string buffers_for_ = "scratch";  ///< the use of buffers that are added now
 };
 

@@ -299,9 +299,10 @@ extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 {}}}
 )",
-        kernel.name, target.arch, emitted.program.warps(), generated.shared_bytes, emitted.includes,
-        emitted.functions, generated.threads, emitted.launch_bounds, generated.name,
-        emitted.parameters, schedule::print_statements(emitted.program));
+        kernel.name, target.arch, emitted.program.warps(), generated.shared_bytes,
+        schedule::print_includes(emitted.program), schedule::print_functions(emitted.program),
+        generated.threads, emitted.launch_bounds, generated.name, emitted.parameters,
+        schedule::print_statements(emitted.program));
     return std::move(generated);
 }
 

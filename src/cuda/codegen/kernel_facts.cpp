@@ -115,6 +115,26 @@ Value KernelFacts::before_rounding(Value value) const {
     return from == DType::f32 && is_float(to) && size_of(to) == 2 ? made->operands[0] : value;
 }
 
+bool KernelFacts::is_lazy(const Instruction& made) const {
+    if (made.results.empty() || type(made.result()).is_scalar()) return made.op == Op::constant;
+    if (made.op == Op::constant || made.op == Op::iota) return true;
+    if (made.op == Op::reshape) {
+        // Free in every layout only where no element moves; the shapes alone decide that.
+        return Layout(type(made.result()).shape, warps_)
+            .reshaped(type(made.operands[0]).shape)
+            .has_value();
+    }
+    if (ir::is_view(made.op)) return true;
+    if (made.op == Op::cast) {
+        const DType from = type(made.operands[0]).dtype, to = type(made.result()).dtype;
+        // A narrow float is an f32 in registers; it is rounded only when something reads it
+        // rounded, because dots and stores round as they pack.
+        if (to == DType::f32 && is_float(from) && from != DType::f64) return true;
+        if (from == DType::f32 && is_float(to) && size_of(to) == 2) return true;
+    }
+    return is_index_math(made.result());
+}
+
 bool KernelFacts::is_reduced(Value value, int axis) const {
     std::vector<std::pair<Value, int>> open{{value, 0}};
     std::set<Value> seen;

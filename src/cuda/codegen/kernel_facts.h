@@ -47,6 +47,8 @@ class KernelFacts : public Analysis {
     /// The f32 operand of a cast to f16 or bf16, which is rounded where it is packed; else the
     /// value itself.
     ir::Value before_rounding(ir::Value value) const;
+    /// Is a value written where it is read, in any layout that is wanted there?
+    bool is_lazy(const ir::Instruction& made) const;
     /// Does a reduction (along `axis`; -1: any) read the value, perhaps through elementwise
     /// operations?
     bool is_reduced(ir::Value value, int axis = -1) const;

@@ -35,6 +35,8 @@ class PlanText {
     PlanText(const Plan& plan, const KernelFacts& facts) : plan_(plan), facts_(facts) {}
 
     std::string run() {
+        if (plan_.launch.last_first) line("programs: the last first");
+        if (plan_.launch.blocks > 0) line("blocks: {} on a multiprocessor", plan_.launch.blocks);
         for (Value ref : plan_.own_scratch) line("scratch {}: without barriers", name_of(ref));
         ir::walk(facts_.function().body, [&](const Instruction& made) {
             if (made.op == Op::load) load(made);

@@ -8,6 +8,7 @@
 #include "cuda/codegen/defer_sums.h"
 #include "cuda/codegen/dot_plan.h"
 #include "cuda/codegen/kernel_facts.h"
+#include "cuda/codegen/launch_plan.h"
 #include "cuda/codegen/load_plan.h"
 #include "cuda/codegen/private_scratch.h"
 #include "cuda/codegen/stage_loads.h"
@@ -22,7 +23,8 @@ struct Plan {
           layouts(assign_layouts(facts, dots, staged)),
           loads(plan_loads(facts, layouts, dots, staged)),
           sums(defer_sums(facts, layouts)),
-          own_scratch(private_scratch(facts, layouts)) {}
+          own_scratch(private_scratch(facts, layouts)),
+          launch(plan_launch(facts, layouts, dots)) {}
 
     DotPlans dots;
     StagedLoads staged;
@@ -30,6 +32,7 @@ struct Plan {
     LoadPlan loads;
     DeferredSums sums;
     std::set<ir::Value> own_scratch;
+    LaunchPlan launch;
 };
 
 /// A line for each instruction about which something is decided: "load x: 4 stages ahead".

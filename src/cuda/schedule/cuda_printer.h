@@ -74,6 +74,7 @@ class CudaPrinter {
     }
     void instruction(const Instruction& made);
     void text(const Instruction& made);
+    void mma(const Instruction& made);
     void role(const Instruction& made);
     void programs(const Instruction& made);
     void panels(const Instruction& made);

@@ -287,6 +287,7 @@ void CudaPrinter::instruction(const Instruction& made) {
                  128 * p_.consumer_groups());
             return;
         case Op::raw:
+        case Op::mma:
         case Op::scope:
         case Op::loop:
         case Op::branch:
@@ -294,6 +295,7 @@ void CudaPrinter::instruction(const Instruction& made) {
         case Op::access:
         case Op::barrier:
         case Op::settle_copies:
+        case Op::commit_copies:
         case Op::wait_copies:
             return text(made);
         case Op::role:

@@ -70,6 +70,7 @@ enum class Op : std::uint8_t {
     all_sync,     ///< those of all consumer warpgroups
     // Programs of text: what is decided for kernels of mma.sync, until operations above replace it.
     raw,            ///< a line of CUDA
+    mma,            ///< a step of a warp's product by mma.sync; see MmaStep
     scope,          ///< text and a block in braces
     loop,           ///< the same, repeated
     branch,         ///< the same, or the second block
@@ -77,6 +78,7 @@ enum class Op : std::uint8_t {
     access,         ///< what the text that follows reads and writes
     barrier,        ///< all threads of the block meet
     settle_copies,  ///< waits for copies where some are under way
+    commit_copies,  ///< closes a group of copies
     wait_copies,    ///< at most `pending` groups of copies are under way
     // Control.
     role,      ///< the block is run by one role's warps

@@ -1,17 +1,19 @@
 // What a generated kernel does not do in the fastest way, and why.
+#include "cuda/codegen/notes.h"
+
 #include <algorithm>
 #include <functional>
 
-#include "cuda/codegen/emitter.h"
-
 namespace tilewright::cuda {
 
+using ir::Instruction;
 using ir::Op;
+using ir::Value;
 
 namespace {
 
 /// Why a dot does not use tensor cores.
-std::string why_multiply_adds(const ir::Function& function, const ir::Instruction& dot) {
+std::string why_multiply_adds(const ir::Function& function, const Instruction& dot) {
     const ir::Type& a = function.type(dot.operands[0]);
     const auto& attributes = dot.get<ir::DotAttributes>();
     if (a.dtype == DType::f32 && attributes.precision != ir::Precision::tf32)
@@ -26,10 +28,10 @@ std::string why_multiply_adds(const ir::Function& function, const ir::Instructio
 
 }  // namespace
 
-std::vector<Note> Emitter::notes() const {
+std::vector<Note> notes_of(const KernelFacts& facts, const Plan& plan, bool workspace) {
     std::vector<Note> notes;
     const std::function<bool(Value, int)> feeds_dot = [&](Value value, int depth) {
-        const auto& users = facts_.users(value);
+        const auto& users = facts.users(value);
         return depth > 0 && std::any_of(users.begin(), users.end(), [&](const Instruction* user) {
                    return user->op == Op::dot ||
                           (user->blocks.empty() && user->results.size() == 1 &&
@@ -38,22 +40,22 @@ std::vector<Note> Emitter::notes() const {
     };
     const std::function<void(const ir::Block&, const Instruction*)> visit =
         [&](const ir::Block& block, const Instruction* loop) {
-            const auto staged = plan_.staged.loops.find(loop);
-            const std::vector<const Instruction*> streamed = staged == plan_.staged.loops.end()
+            const auto staged = plan.staged.loops.find(loop);
+            const std::vector<const Instruction*> streamed = staged == plan.staged.loops.end()
                                                                  ? std::vector<const Instruction*>()
                                                                  : staged->second.loads;
             for (const Instruction& made : block.body) {
-                if (made.op == Op::dot && plan_.dots.at(&made).unit == DotPlan::Unit::fma)
+                if (made.op == Op::dot && plan.dots.at(&made).unit == DotPlan::Unit::fma)
                     notes.push_back({"a product by multiply-adds instead of tensor cores",
-                                     why_multiply_adds(f_, made), made.location});
+                                     why_multiply_adds(facts.function(), made), made.location});
                 if (made.op == Op::load && loop != nullptr && feeds_dot(made.result(), 4) &&
                     std::find(streamed.begin(), streamed.end(), &made) == streamed.end()) {
-                    const std::string reason = plan_.staged.refusals.at(&made);
+                    const std::string reason = plan.staged.refusals.at(&made);
                     notes.push_back(
                         {fmt::format("the load of `{}` is not pipelined",
-                                     f_.value_name(made.operands[0])),
+                                     facts.function().value_name(made.operands[0])),
                          !reason.empty() ? reason
-                         : facts_.stages() == 1
+                         : facts.stages() == 1
                              ? "more than one stage does not fit in shared memory, or one was "
                                "asked for"
                              : "its indices depend on what the loop computes, or the loop writes "
@@ -64,8 +66,8 @@ std::vector<Note> Emitter::notes() const {
                     visit(inner, made.op == Op::for_loop ? &made : nullptr);
             }
         };
-    visit(f_.body, nullptr);
-    if (workspace_)
+    visit(facts.function().body, nullptr);
+    if (workspace)
         notes.push_back({"scratch lies in global memory", "shared memory cannot hold it", {}});
     return notes;
 }
