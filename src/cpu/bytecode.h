@@ -22,6 +22,9 @@ inline constexpr std::int64_t kPanelLanes = 64;
 /// Elements of a strip: 16 rows of a panel, so that a chain's temporaries stay in the L1 cache.
 inline constexpr std::int64_t kStripElements = 16 * kPanelLanes;
 
+/// Lanes that neighbouring programs may scan together, down their rows.
+inline constexpr std::int64_t kScannedLanes = 4096;
+
 /// One number for each axis of a tile.
 using Coordinates = std::array<std::int64_t, ir::kMaxTileRank>;
 

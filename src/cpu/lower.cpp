@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cpu/chains.h"
+#include "cpu/direct_gathers.h"
 #include "cpu/private_arrays.h"
 #include "ir/access.h"
 #include "ir/evaluate.h"
@@ -66,6 +67,7 @@ void Lowering::run() {
     lower_block(function_.body);
     regions_.pop_back();
     form_chains(body, program_);
+    gather_into_arrays(body, program_);
     flatten(body);
     append(Halt{}, 0);
 }

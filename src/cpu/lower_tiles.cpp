@@ -518,6 +518,12 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
     const Tile out = new_tile(dtype, space.shape, {space.lane_axis, space.width});
     const std::int64_t lines = along_lanes ? space.rows() : std::min(space.width, space.lanes());
     const Tile carried = new_tile(dtype, {lines}, {});
+    if (in.home == Home::view && !along_lanes) {
+        // For the lanes of neighbouring programs, too, which may run as one.
+        std::int64_t& bytes = program_.buffers[carried.index].bytes;
+        bytes = std::max(bytes, kScannedLanes * size_of(dtype) + 64);
+        program_.strip_bytes = std::max(program_.strip_bytes, bytes);
+    }
     const StripSource carry{carried.home, carried.index, dtype, 0, 0, along_lanes ? 1 : 0};
     std::int64_t outer = 1, inner = 1;
     for (int a = 0; a < space.shape.rank(); ++a) {

@@ -2,6 +2,7 @@
 #include "cpu/neighbours.h"
 
 #include <algorithm>
+#include <span>
 
 namespace tilewright::cpu {
 namespace {
@@ -20,6 +21,15 @@ bool goes_along_rows(const Chain& chain) {
            run.forms.empty() && run.reductions.empty();
 }
 
+/// True for a chain that is one scan down the rows of an array, stored to another.
+bool scans_rows(const Chain& chain) {
+    if (!chain.fused.empty() || chain.ops.size() != 2) return false;
+    const StripOp &scan = chain.ops[0], &store = chain.ops[1];
+    return scan.kind == StripOp::Kind::scan_rows && scan.in[0].home == Home::view &&
+           scan.in[0].lane_stride == 1 && store.stored_ref >= 0 && store.num_inputs == 1 &&
+           store.writer == 0 && chain.rows > 1;
+}
+
 }  // namespace
 
 Neighbours::Neighbours(const Program& program) : program_(program) {
@@ -27,7 +37,7 @@ Neighbours::Neighbours(const Program& program) : program_(program) {
     for (std::size_t i = 0; i < program.code.size(); ++i) {
         const Instruction& instruction = program.code[i];
         if (const auto* chain = std::get_if<Chain>(&instruction)) {
-            if (at != 0 || i == 0 || !goes_along_rows(*chain)) return;
+            if (at != 0 || i == 0 || !(goes_along_rows(*chain) || scans_rows(*chain))) return;
             at = i;
         } else if (const auto* load = std::get_if<LoadView>(&instruction)) {
             array_views_.push_back(load->view);
@@ -50,7 +60,11 @@ Neighbours::Neighbours(const Program& program) : program_(program) {
     const Chain& chain = std::get<Chain>(program.code[at]);
     rows_ = chain.rows;
     lanes_ = chain.lanes;
-    for (const FusedRun::Operand& operand : chain.fused[0].operands) {
+    scans_ = scans_rows(chain);
+    if (scans_ && !(add(chain.ops[0].in[0]) && add(chain.ops[1].out))) return;
+    const auto operands =
+        scans_ ? std::span<const FusedRun::Operand>() : std::span(chain.fused[0].operands);
+    for (const FusedRun::Operand& operand : operands) {
         if (operand.temporary >= 0) continue;
         const StripOp& op = chain.ops[operand.op];
         if (!add(operand.input < 0 ? op.out : op.in[operand.input])) return;
@@ -84,7 +98,9 @@ std::int64_t Neighbours::most(std::int64_t programs, int threads) const {
     if (at_ == 0) return 1;
     constexpr std::int64_t kForEachThread = 4;
     const std::int64_t fair = threads == 1 ? programs : programs / (kForEachThread * threads);
-    const std::int64_t worth = rows_ == 1 ? kManyRows : kLongRow / (lanes_ * widest_);
+    const std::int64_t worth = rows_ == 1 ? kManyRows
+                               : scans_   ? kScannedLanes / lanes_
+                                          : kLongRow / (lanes_ * widest_);
     return std::max<std::int64_t>(std::min(worth, fair), 1);
 }
 
@@ -135,6 +151,10 @@ void Neighbours::run(Frame& frame, std::int64_t n) {
         }
     } else {
         chain_.lanes = n * lanes_;
+        if (scans_) {
+            chain_.width = kScannedLanes;
+            chain_.strip_rows = 1;
+        }
     }
     execute(frame, chain_);
     finish_stores(frame);

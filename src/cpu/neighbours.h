@@ -12,7 +12,8 @@ namespace tilewright::cpu {
 /// A block of few lanes and many rows reads memory in short pieces, which costs twice the time of
 /// long ones; a block of one row ends before its beginning is paid for. Where the next programs of
 /// the grid go on where this one ends, or do the same in other rows, one of them does the work of
-/// all: along rows of all their lanes, or on the row of each.
+/// all: along rows of all their lanes, or on the row of each. A scan down the rows also reads
+/// memory along rows then.
 class Neighbours {
   public:
     explicit Neighbours(const Program& program);
@@ -50,6 +51,7 @@ class Neighbours {
     Chain chain_;                        ///< of several programs
     std::int64_t rows_ = 0, lanes_ = 0;  ///< of one program
     int widest_ = 1;                     ///< bytes of an element
+    bool scans_ = false;                 ///< down the rows
     bool linear_ = true;
     std::set<std::uint32_t> varying_;  ///< slots
     std::vector<Operand> operands_;

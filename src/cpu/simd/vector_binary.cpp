@@ -43,6 +43,26 @@ struct LogicalXor {
     }
 };
 
+/// a shifted by counts below the width. Bytes are shifted in words of two, whose halves are joined.
+template <bool kLeft, class D, class V>
+HWY_INLINE V shifted_by(D d, V a, V counts) {
+    using T = hn::TFromD<D>;
+    if constexpr (sizeof(T) > 1) {
+        return kLeft ? hn::Shl(a, counts) : hn::Shr(a, counts);
+    } else {
+        using Word = std::conditional_t<hwy::IsSigned<T>(), std::int16_t, std::uint16_t>;
+        const hn::Repartition<Word, D> words;
+        const auto low_byte = hn::Set(words, 0xFF);
+        const auto pairs = hn::BitCast(words, a), both = hn::BitCast(words, counts);
+        const auto one = [&](auto value, auto count) HWY_ATTR {
+            return kLeft ? hn::Shl(value, count) : hn::Shr(value, count);
+        };
+        const auto low = one(hn::ShiftRight<8>(hn::ShiftLeft<8>(pairs)), hn::And(both, low_byte));
+        const auto high = one(hn::ShiftRight<8>(pairs), hn::ShiftRight<8>(both));
+        return hn::BitCast(d, hn::Or(hn::And(low, low_byte), hn::ShiftLeft<8>(high)));
+    }
+}
+
 // Counts of the width or more: 0, or the sign for a signed right shift.
 struct ShiftLeft {
     template <class D, class V>
@@ -50,7 +70,7 @@ struct ShiftLeft {
         const hn::RebindToUnsigned<D> du;
         const auto count = hn::BitCast(du, b);
         const auto last = hn::Set(du, sizeof(hn::TFromD<D>) * 8 - 1);
-        const auto shifted = hn::Shl(hn::BitCast(du, a), hn::Min(count, last));
+        const auto shifted = shifted_by<true>(du, hn::BitCast(du, a), hn::Min(count, last));
         return hn::BitCast(d, hn::IfThenZeroElse(hn::Gt(count, last), shifted));
     }
 };
@@ -60,7 +80,7 @@ struct ShiftRight {
         const hn::RebindToUnsigned<D> du;
         const auto count = hn::BitCast(du, b);
         const auto last = hn::Set(du, sizeof(hn::TFromD<D>) * 8 - 1);
-        const auto shifted = hn::Shr(a, hn::BitCast(d, hn::Min(count, last)));
+        const auto shifted = shifted_by<false>(d, a, hn::BitCast(d, hn::Min(count, last)));
         if constexpr (hwy::IsSigned<hn::TFromD<D>>())
             return shifted;
         else
@@ -248,9 +268,9 @@ StripFunction binary(ir::Op op, DType dtype) {
         case ir::Op::random_bits:
             return dtype == DType::u64 ? HWY_NAMESPACE::random_bits : nullptr;
         case shift_left:
-            return large_integer_kernel<ShiftLeft>(dtype);
+            return integer_kernel<ShiftLeft>(dtype);
         case shift_right:
-            return large_integer_kernel<ShiftRight>(dtype);
+            return integer_kernel<ShiftRight>(dtype);
         case eq:
             return comparison_kernel<Eq>(dtype);
         case ne:

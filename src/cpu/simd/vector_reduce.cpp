@@ -92,6 +92,18 @@ void over_rows(const Strip& s) {
     }
 }
 
+/// The lower half of the lanes combined with the upper one, until one lane is left.
+template <class D, class F>
+HWY_INLINE hn::TFromD<D> combine_halves(D d, hn::Vec<D> v, const F& f) {
+    constexpr std::size_t kLanes = hn::MaxLanes(D());
+    if constexpr (kLanes == 1) {
+        return hn::GetLane(v);
+    } else {
+        const hn::Half<D> half;
+        return combine_halves(half, f(half, hn::LowerHalf(half, v), hn::UpperHalf(half, v)), f);
+    }
+}
+
 /// Row by row: four partial results by vector position, then a fixed tree over their lanes.
 template <typename T, class Read, class F>
 void over_lanes(const Strip& s) {
@@ -123,16 +135,10 @@ void over_lanes(const Strip& s) {
             const auto n = static_cast<std::size_t>(s.lanes - l);
             b = f(d, b, hn::IfThenElse(hn::FirstN(d, n), Read::load_first(d, p, n), identity));
         }
-        HWY_ALIGN T lanes[kLanes];
-        hn::Store(f(d, f(d, a, b), f(d, c, e)), d, lanes);
+        const T combined = combine_halves(d, f(d, f(d, a, b), f(d, c, e)), f);
         const hn::CappedTag<T, 1> d1;
-        for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
-            for (std::int64_t i = 0; i < half; ++i) {
-                lanes[i] = hn::GetLane(f(d1, hn::Set(d1, lanes[i]), hn::Set(d1, lanes[i + half])));
-            }
-        }
         T& out = static_cast<T*>(s.out)[r * s.out_row_stride];
-        out = hn::GetLane(f(d1, hn::Set(d1, out), hn::Set(d1, lanes[0])));
+        out = hn::GetLane(f(d1, hn::Set(d1, out), hn::Set(d1, combined)));
     }
 }
 

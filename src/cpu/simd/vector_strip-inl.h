@@ -111,6 +111,39 @@ HWY_INLINE void map_narrow(const Strip& s, const F& f, const S& store) {
         loop(operand(0), operand(1), operand(2));
 }
 
+/// An operand of rows of a few whole vectors.
+template <typename T>
+struct ShortOperand {
+    using D = hn::ScalableTag<T>;
+    const T* at;
+    std::int64_t row_stride;
+    bool splat;
+
+    HWY_INLINE ShortOperand(const StripOperand& operand)
+        : at(static_cast<const T*>(operand.data)),
+          row_stride(operand.row_stride),
+          splat(operand.lane_stride == 0) {}
+
+    HWY_INLINE hn::Vec<D> at_lane(std::int64_t lane) const {
+        return splat ? hn::Set(D(), *at) : hn::Vec<D>(hn::LoadU(D(), at + lane));
+    }
+    HWY_INLINE void next_row() { at += row_stride; }
+};
+
+/// out(r, l) = f(d, in[0](r, l), ...) for rows of a few whole vectors: what an operand is costs
+/// less to ask for each vector than to prepare for each row.
+template <typename T, class F, class... Operands>
+HWY_INLINE void map_short(const Strip& s, const F& f, Operands... operands) {
+    const hn::ScalableTag<T> d;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    T* out = static_cast<T*>(s.out);
+    for (std::int64_t row = 0; row < s.rows; ++row, out += s.out_row_stride) {
+        for (std::int64_t l = 0; l < s.lanes; l += kLanes)
+            hn::StoreU(f(d, operands.at_lane(l)...), d, out + l);
+        (operands.next_row(), ...);
+    }
+}
+
 /// out(r, l) = f(d, in[0](r, l), in[1](r, l), ...) on vectors of T, with kOperands operands of T.
 template <typename T, int kOperands, class F>
 void map_strip(const Strip& strip, const F& f) {
@@ -131,6 +164,19 @@ void map_strip(const Strip& strip, const F& f) {
         });
     }
     const Walk s = flattened(strip, kOperands);
+    constexpr std::int64_t kFewVectors = 4;
+    if (s.rows > 1 && strip.lanes <= kFewVectors * kLanes && strip.lanes % kLanes == 0 &&
+        strip.lanes > 0) {
+        using Operand = ShortOperand<T>;
+        if constexpr (kOperands == 1) {
+            return map_short<T>(strip, f, Operand(strip.in[0]));
+        } else if constexpr (kOperands == 2) {
+            return map_short<T>(strip, f, Operand(strip.in[0]), Operand(strip.in[1]));
+        } else {
+            return map_short<T>(strip, f, Operand(strip.in[0]), Operand(strip.in[1]),
+                                Operand(strip.in[2]));
+        }
+    }
     const std::int64_t lanes = s.padded ? (s.lanes + kLanes - 1) / kLanes * kLanes : s.lanes;
     const std::int64_t full = lanes / kLanes * kLanes;
     const auto tail = static_cast<std::size_t>(lanes - full);

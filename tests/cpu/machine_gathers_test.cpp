@@ -1,0 +1,132 @@
+// Gathers, counts and scans that read and write arrays directly agree with the interpreter.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cpu/neighbours.h"
+#include "cpu/simd/kernels.h"
+#include "tests/cpu/agreement.h"
+
+namespace tilewright::cpu {
+namespace {
+
+using ir::IndexOperand;
+using ir::Op;
+using ir::Value;
+
+int gathers_to_arrays(const Program& program) {
+    return static_cast<int>(
+        std::count_if(program.code.begin(), program.code.end(), [](const Instruction& i) {
+            const auto* load = std::get_if<Load>(&i);
+            return load && load->access.gathers && load->out.home == Home::view;
+        }));
+}
+
+// Rows of a table, some of which are outside it, stored to rows of which the last are outside.
+TEST(MachineGathers, GoToTheArrayThatTheyAreStoredTo) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::u8, DType::f64, DType::boolean}) {
+        for (const std::int64_t columns : {70, 64, 200}) {
+            Agreement test({3});
+            Kernel& k = test.k;
+            const Value table = test.array(dtype, {7, columns});
+            const Value all_ids = test.array(DType::i32, {60});
+            const Value out = test.array(dtype, {50, columns});
+            const Value first = k.b.binary(Op::mul, k.b.program_id(0), k.index(20));
+            const Value ids = k.load(all_ids, {IndexOperand::slice(first, 20, 1)});
+            k.store(out, {IndexOperand::slice(first, 20, 1), k.slice(0, columns)},
+                    k.load(table, {IndexOperand::tile(ids), k.slice(0, columns)}));
+            test.check();
+            EXPECT_EQ(gathers_to_arrays(*compile(k.function)), dtype != DType::boolean);
+        }
+    }
+}
+
+TEST(MachineGathers, AreTilesWhereTheirArrayOrTheResultIsNeeded) {
+    for (const bool same_array : {true, false}) {
+        Agreement test;
+        Kernel& k = test.k;
+        const Value table = test.array(DType::f32, {9, 40});
+        const Value out = same_array ? table : test.array(DType::f32, {9, 40});
+        const Value ids = test.load_all(test.array(DType::i32, {9}));
+        const Value rows = k.load(table, {IndexOperand::tile(ids), k.slice(0, 40)});
+        k.store(out, {k.slice(0, 9), k.slice(0, 40)}, rows);
+        if (!same_array) test.keep(rows);
+        test.check();
+        EXPECT_EQ(gathers_to_arrays(*compile(k.function)), 0);
+    }
+}
+
+TEST(MachineGathers, OfElementsByRowsOfIndices) {
+    for (const DType dtype : {DType::f32, DType::u8, DType::f64}) {
+        for (const std::int64_t columns : {32, 5, 64, 130}) {
+            for (const std::int64_t length : {6, 300}) {
+                Agreement test;
+                Kernel& k = test.k;
+                const Value table = test.array(dtype, {length}),
+                            ids = test.load_all(test.array(DType::i32, {20, columns})),
+                            other = test.load_all(test.array(dtype, {20, columns}));
+                test.keep(k.load(table, {IndexOperand::tile(ids)}));
+                test.keep(k.b.load(table, std::vector{IndexOperand::tile(ids)}, {}, other));
+                test.check();
+            }
+        }
+    }
+}
+
+// As many elements as fill tables of their counts, of which some are outside in the second case.
+TEST(MachineGathers, CountsOfManyElementsInFewBins) {
+    for (const std::int64_t bins : {9, 6, 200}) {
+        for (const DType dtype : {DType::i32, DType::u32}) {
+            Agreement test({4});
+            Kernel& k = test.k;
+            const Value ids = test.array(DType::i32, {4 * 1023});
+            const Value first = k.b.binary(Op::mul, k.b.program_id(0), k.index(1023));
+            k.b.atomic(
+                Op::atomic_add, test.array(dtype, {bins}),
+                std::vector{IndexOperand::tile(k.load(ids, {IndexOperand::slice(first, 1023, 1)}))},
+                k.b.constant_int({dtype, {1023}}, 3));
+            test.check();
+        }
+    }
+}
+
+TEST(MachineGathers, NeighboursScanDownTheirRowsTogether) {
+    for (const DType dtype : {DType::f32, DType::i32, DType::f64}) {
+        for (const bool reverse : {false, true}) {
+            for (const std::int64_t missing : {0, 30}) {
+                Agreement test({26});
+                Kernel& k = test.k;
+                const std::int64_t columns = 26 * 64 - missing;
+                const Value x = test.array(dtype, {40, columns}),
+                            y = test.array(dtype, {40, columns});
+                const Value first = k.b.binary(Op::mul, k.b.program_id(0), k.index(64));
+                const std::vector block{k.slice(0, 40), IndexOperand::slice(first, 64, 1)};
+                k.store(y, block,
+                        k.b.scan(ir::Reduction::sum, k.load(x, block), 0, reverse, !reverse));
+                test.check();
+                EXPECT_EQ(Neighbours(*compile(k.function)).most(26, 1), 26);
+            }
+        }
+    }
+}
+
+TEST(MachineGathers, BytesAreShiftedInVectors) {
+    for (const DType dtype : {DType::u8, DType::i8, DType::u16, DType::i16}) {
+        for (const Op op : {Op::shift_left, Op::shift_right}) {
+            Agreement test;
+            const Value a = test.load_all(test.array_of_bits(dtype, {9, 200}));
+            test.keep(test.k.b.binary(op, a, test.load_all(test.array_of_bits(dtype, {9, 200}))));
+            test.keep(test.k.b.binary(op, a, test.load_all(test.array(dtype, {9, 200}))));
+            test.check();
+            const Kernels& best = *available_kernels().front();
+            if (best.name == "scalar") continue;
+            EXPECT_NE(best.elementwise(op, dtype, dtype, false),
+                      find_kernels("scalar")->elementwise(op, dtype, dtype, false));
+        }
+    }
+}
+
+}  // namespace
+}  // namespace tilewright::cpu
