@@ -98,6 +98,12 @@ TEST(ScheduleText, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
                          "}\n access writes @a\n raw text \"w\"\n"),
               "    for (;;) {\n        __syncthreads();\n        r\n    }\n"
               "    __syncthreads();\n    w\n");
+    // What an iteration writes last is read by the next one.
+    EXPECT_EQ(statements("loop text \"for (;;)\" {\n"
+                         "operation of @two\n access reads @a\n raw text \"r\"\n"
+                         "access writes @a\n raw text \"w\"\n}\n"),
+              "    for (;;) {\n        __syncthreads();\n        r\n"
+              "        __syncthreads();\n        w\n    }\n");
     // An array that one branch stores to is loaded after a barrier; one that is only loaded is not.
     const std::string branches =
         "branch text \"if (c)\" {\n access {} @x\n raw text \"s\"\n} {\n raw text \"t\"\n}\n"
