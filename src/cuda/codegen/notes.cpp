@@ -1,6 +1,8 @@
 // What a generated kernel does not do in the fastest way, and why.
 #include "cuda/codegen/notes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
