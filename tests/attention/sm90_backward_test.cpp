@@ -110,6 +110,21 @@ TEST(Sm90Backward, FewTilesOfAGroupAreShared) {
     EXPECT_EQ(splits({.heads = 8, .q_len = 0, .kv_len = 100}), 1);
 }
 
+TEST(Sm90Backward, ShortCausalProblemsHaveSmallerBlocks) {
+    const auto rows = [](std::int64_t length, bool deterministic, std::int64_t heads = 1) {
+        const Problem p{.heads = heads, .q_len = length, .kv_len = length, .causal = true};
+        return choose_backward(check_backward(backward_inputs_of(p, deterministic))).block_m;
+    };
+    EXPECT_EQ(rows(512, false), 64);
+    EXPECT_EQ(rows(4096, false), 64);
+    EXPECT_EQ(rows(8192, false), 80);
+    EXPECT_EQ(rows(2048, true), 64);
+    EXPECT_EQ(rows(4096, true), 80);
+    EXPECT_EQ(rows(2048, true, 4), 80);
+    const Problem full{.q_len = 1024, .kv_len = 1024};
+    EXPECT_EQ(choose_backward(check_backward(backward_inputs_of(full))).block_m, 80);
+}
+
 // No spills, no serialised wgmma, no ignored setmaxnreg: generate_backward turns all of them into
 // errors.
 TEST(Sm90Backward, ConfigurationsCompileCleanly) {

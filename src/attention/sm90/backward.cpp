@@ -209,7 +209,12 @@ BackwardConfig choose_tiles(const BackwardDesc& desc) {
     const bool plain = !desc.listed && desc.length_bytes == 0 && work == ScoreWork::none;
     BackwardConfig config =
         choose_listed_backward(desc.query_dim, desc.value_dim, work == ScoreWork::crowded);
-    if (plain) config.block_m = desc.lower_bound ? rows.window : rows.plain;
+    // Blocks at the diagonal are half masked: in short sequences these are many, and smaller blocks
+    // waste less. With ordered sums each block costs a hand-over from tile to tile.
+    const bool grouped = desc.heads != desc.kv_heads;
+    const std::int64_t most = !desc.deterministic ? 4096 : grouped ? 0 : 2048;
+    const bool short_causal = desc.upper_bound && desc.q_len <= most;
+    if (plain) config.block_m = desc.lower_bound || short_causal ? rows.window : rows.plain;
     if (!desc.dropout && desc.score_mod == nullptr) config.stages = rows.even_stages;
     return config;
 }
@@ -406,8 +411,14 @@ void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
                                                         : kOrderedAlikeGroupBytes;
         const std::int64_t head_bytes = std::max<std::int64_t>(
             1, desc.q_len * (2 * (desc.query_dim + desc.value_dim) + 4 * desc.query_dim));
-        p.group_heads = static_cast<int>(std::clamp<std::int64_t>(
-            group_bytes / head_bytes, 1, std::max<std::int64_t>(1, batch_kv_heads)));
+        // Ordered sums of short sequences have heads enough between two tiles without more bytes.
+        constexpr std::int64_t kEnoughHeads = 16;
+        std::int64_t group_heads = group_bytes / head_bytes;
+        if (ordered && tiles_differ && !together && !desc.listed) {
+            group_heads = std::min(group_heads, std::max(kEnoughHeads, kGroupBytes / head_bytes));
+        }
+        p.group_heads = static_cast<int>(
+            std::clamp<std::int64_t>(group_heads, 1, std::max<std::int64_t>(1, batch_kv_heads)));
     }
     if (desc.upper_bound && !desc.lower_bound && !desc.listed && kv_tiles > 0) {
         // Tiles shrink as their keys advance; the last `late` of a head are shorter than
