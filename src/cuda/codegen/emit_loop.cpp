@@ -6,8 +6,6 @@
 
 namespace tilewright::cuda {
 
-using ir::Op;
-
 std::vector<Names> Emitter::declare_carries(std::span<const Value> init,
                                             std::span<const Value> arguments) {
     std::vector<Names> carries;

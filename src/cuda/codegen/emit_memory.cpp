@@ -7,8 +7,6 @@
 
 namespace tilewright::cuda {
 
-using ir::Op;
-
 namespace {
 
 std::string joined(const std::string& a, const std::string& b) {
