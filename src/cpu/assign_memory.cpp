@@ -286,8 +286,11 @@ class MemoryAssignment {
             moved[i] = kept.size();
             const auto* move = std::get_if<Move>(&program_.code[i]);
             const bool idle = move && copies_whole(*move) && move->in.index == move->out.index;
-            if (!idle) kept.push_back(std::move(program_.code[i]));
+            if (idle) continue;
+            program_.lines[kept.size()] = program_.lines[i];
+            kept.push_back(std::move(program_.code[i]));
         }
+        program_.lines.resize(kept.size());
         for (Instruction& instruction : kept) {
             if (auto* jump = std::get_if<Jump>(&instruction)) jump->target = moved[jump->target];
             if (auto* jump = std::get_if<JumpUnless>(&instruction))

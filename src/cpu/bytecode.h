@@ -420,12 +420,18 @@ struct Print {
     std::vector<Tile> operands;
 };
 
+/// Does the next `count` instructions, which are on small tiles and scalars, as machine code.
+struct MachineCode {
+    void (*function)(std::byte* arena, std::uint64_t* slots, const std::byte* constants) = nullptr;
+    std::size_t count = 0;
+};
+
 struct Halt {};
 
 using Instruction =
     std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest, LoopNext, Chain,
                  ReduceRows, ScanRows, ArgReduce, SortLines, Move, Interleave, Dot, Load, LoadView,
-                 SubView, StoreView, Store, Atomic, Print, Halt>;
+                 SubView, StoreView, Store, Atomic, Print, MachineCode, Halt>;
 
 /// A tile buffer. Offsets are bytes in the arena, and may be equal where lifetimes do not overlap.
 struct Buffer {

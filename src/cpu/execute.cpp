@@ -206,6 +206,10 @@ inline bool execute_control(Frame& frame, const Instruction& instruction, std::s
     }
 }
 
+void execute(const Frame& frame, const MachineCode& code) {
+    code.function(frame.arena, frame.slots, frame.program->constants.data());
+}
+
 struct TileExecutor {
     Frame& frame;
     template <typename InstructionType>
@@ -221,8 +225,10 @@ void execute_all(Frame& frame, const Around& around) {
     std::size_t at = 0;
     while (!std::holds_alternative<Halt>(code[at])) {
         std::size_t next = at + 1;
-        if (!execute_control(frame, code[at], next))
+        if (!execute_control(frame, code[at], next)) {
             around(at, [&] { std::visit(TileExecutor{frame}, code[at]); });
+            if (const auto* machine = std::get_if<MachineCode>(&code[at])) next += machine->count;
+        }
         at = next;
     }
     finish_stores(frame);

@@ -24,6 +24,7 @@
 #include "cpu/neighbours.h"
 #include "cpu/private_arrays.h"
 #include "cpu/slow_paths.h"
+#include "cpu/small_tiles.h"
 #include "ir/passes/contract.h"
 #include "ir/passes/pipeline.h"
 #include "support/check.h"
@@ -43,6 +44,7 @@ std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     program->kernel = kernel;
     Lowering(function, *program).run();
     assign_memory(*program);
+    compile_small_tiles(*program);
     if (debug_log_on()) {
         debug_log(kernel.name, "compiled for `{}`, {} instructions, {} bytes for each thread",
                   program->kernels->name, program->code.size(), program->arena_bytes);

@@ -169,6 +169,9 @@ struct Printer {
     std::string operator()(const Print& print) const {
         return fmt::format("print \"{}\"", print.text);
     }
+    std::string operator()(const MachineCode& code) const {
+        return fmt::format("machine code of the next {}", code.count);
+    }
     std::string operator()(const Halt&) const { return "halt"; }
 };
 

@@ -552,18 +552,6 @@ void run_rows(const FusedCall& call, const CompiledRun& run) {
     }
 }
 
-/// Code in memory of its own, which is never written again.
-std::byte* make_executable(const std::vector<std::uint8_t>& code) {
-    void* const memory =
-        mmap(nullptr, code.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
-    std::memcpy(memory, code.data(), code.size());
-    if (mprotect(memory, code.size(), PROT_READ | PROT_EXEC) == 0)
-        return static_cast<std::byte*>(memory);
-    munmap(memory, code.size());
-    return nullptr;
-}
-
 std::optional<std::vector<std::uint8_t>> rows_code(std::span<const FusedShape> shapes, bool wide,
                                                    bool streams) {
     for (const bool windows : {true, false}) {
@@ -636,12 +624,27 @@ std::vector<int> key_of(std::span<const FusedShape> shapes, int vector_bytes) {
 
 }  // namespace
 
-void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const FusedCall& call) {
+std::byte* make_executable(const std::vector<std::uint8_t>& code) {
+    void* const memory =
+        mmap(nullptr, code.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    std::memcpy(memory, code.data(), code.size());
+    if (mprotect(memory, code.size(), PROT_READ | PROT_EXEC) == 0)
+        return static_cast<std::byte*>(memory);
+    munmap(memory, code.size());
+    return nullptr;
+}
+
+bool wants_machine_code() {
     static const bool wanted = [] {
         const char* const text = std::getenv("TILEWRIGHT_JIT");
         return text == nullptr || std::string_view(text) != "0";
     }();
-    if (!wanted) return nullptr;
+    return wanted;
+}
+
+void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const FusedCall& call) {
+    if (!wants_machine_code()) return nullptr;
     // Runs differ by their steps, not by constants or sizes. Programs refer to the code of a run,
     // so none is evicted; what comes later goes step by step.
     constexpr std::size_t kMostRuns = 4096;
@@ -663,6 +666,14 @@ void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const 
 #else
 
 namespace tilewright::cpu {
+
+bool wants_machine_code() {
+    return false;
+}
+
+std::byte* make_executable(const std::vector<std::uint8_t>&) {
+    return nullptr;
+}
 
 void (*compile_run(std::span<const FusedShape>, int))(const FusedCall& call) {
     return nullptr;

@@ -53,9 +53,19 @@ class Encoder {
         constexpr int kNoIndex = 4 << 3;
         memory(op, reg, second, base, kNoIndex, 0);
     }
+    /// The same with what lies `offset` bytes from there.
+    void vector_memory(Opcode op, int reg, int second, Gpr base, std::int32_t offset,
+                       int mask = 0) {
+        constexpr int kNoIndex = 4 << 3;
+        memory(op, reg, second, base, kNoIndex, offset, mask);
+    }
     void immediate(int value) { byte(value); }
 
     void load(Gpr reg, Gpr base, std::int32_t offset) { general(0x8B, reg, base, offset); }
+    void load_signed_32(Gpr reg, Gpr base, std::int32_t offset) {
+        general(0x63, reg, base, offset);
+    }
+    void store(Gpr base, std::int32_t offset, Gpr reg) { general(0x89, reg, base, offset); }
     void add(Gpr reg, Gpr base, std::int32_t offset) { general(0x03, reg, base, offset); }
     void add_to(Gpr base, std::int32_t offset, Gpr reg) { general(0x01, reg, base, offset); }
     void push(Gpr reg) { stack(0x50, reg); }
