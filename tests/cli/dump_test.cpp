@@ -214,7 +214,7 @@ TEST(Dump, PageOfAllForms) {
     const std::string page(std::istreambuf_iterator<char>(file), {});
     EXPECT_EQ(page, run_program({"dump", "softmax", "--html", "-"}).out);
     EXPECT_THAT(page, AllOf(HasSubstr("<title>softmax</title>"), HasSubstr("data-name=\"CUDA\""),
-                            HasSubstr("builtin.cpp")));
+                            HasSubstr("softmax.cpp")));
     EXPECT_THAT(run_program({"dump", "softmax", "--html", "-", "--to", "ir"}).error,
                 HasSubstr("expected --html alone"));
     EXPECT_EQ(run_program({"dump", "softmax", "--html", folder / "no/such/folder"}).status, 2);
