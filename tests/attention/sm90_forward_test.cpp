@@ -106,6 +106,29 @@ TEST(Sm90Forward, ConfigurationsCompileCleanly) {
     }
 }
 
+TEST(Sm90Forward, ListsAreTriedWithSeveralDepthsOfLoads) {
+    TW_REQUIRE_NVRTC();
+    for (const std::int64_t dim : {64, 128, 256}) {
+        ForwardInputs inputs = inputs_of({.heads = 16,
+                                          .kv_heads = 16,
+                                          .q_len = 8192,
+                                          .kv_len = 8192,
+                                          .dim = dim,
+                                          .value_dim = dim});
+        inputs.mask = DeviceMask{.q_len = 8192, .kv_len = 8192};
+        const ForwardDesc desc = check_forward(inputs);
+        const std::vector<ForwardConfig> trials = forward_trials(desc, 132);
+        EXPECT_GE(trials.size(), dim == 256 ? 1 : 3) << dim;  // of 256 columns no more fit
+        EXPECT_EQ(trials.front(), choose_forward(desc, 132));
+        for (const ForwardConfig& config : trials) {
+            EXPECT_EQ(config.block_m(), trials.front().block_m());  // lists are made for one size
+            EXPECT_EQ(config.block_n, trials.front().block_n);
+            EXPECT_LE(forward_shared_bytes(desc, config), 232448);
+            EXPECT_NO_THROW(cuda::compile(generate_forward(desc, config))) << dim;
+        }
+    }
+}
+
 TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
     const auto config = [](const Problem& p) {
         return choose_forward(check_forward(inputs_of(p)), 132);

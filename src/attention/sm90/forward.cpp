@@ -276,13 +276,27 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
 std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiprocessors) {
     const ForwardConfig chosen = choose_forward(desc, multiprocessors);
     std::vector<ForwardConfig> trials = {chosen};
-    // The bounds of a window need the registers that these tiles take.
-    if (desc.listed || desc.lower_bound || chosen.group > 1 || chosen.warpgroups == 1) {
+    const auto add = [&](const ForwardConfig& other) {
+        if (std::find(trials.begin(), trials.end(), other) == trials.end()) trials.push_back(other);
+    };
+    if (desc.listed) {
+        // Lists are made for tiles of one size. What is left is how far loads run ahead.
+        constexpr int kMostShared = 227 * 1024;
+        for (const int stages : {2, 3, 4}) {
+            for (const int query_buffers : {2, 1}) {
+                ForwardConfig other = chosen;
+                other.stages = stages;
+                other.query_buffers = query_buffers;
+                if (forward_shared_bytes(desc, other) <= kMostShared) add(other);
+            }
+        }
         return trials;
     }
+    // The bounds of a window need the registers that these tiles take.
+    if (desc.lower_bound || chosen.group > 1 || chosen.warpgroups == 1) return trials;
     for (ForwardConfig other : tile_shapes(desc.query_dim, desc.value_dim).trials) {
         if (other.warpgroups < 3) other.stream_k = choose_stream_k(desc, other, multiprocessors);
-        if (std::find(trials.begin(), trials.end(), other) == trials.end()) trials.push_back(other);
+        add(other);
     }
     return trials;
 }
