@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Measures products as tile programs beside cuBLAS on one GPU, interleaved, checked against f64.
 
-usage: matmul_cuda.py LIBRARY [--rounds N] [--cases WORD ...] [--no-timing]
+usage: matmul_cuda.py LIBRARY [--rounds N] [--cases WORD ...] [--no-timing] [--sweep [--tiles]]
 
 LIBRARY is libtilewright.so. A program loads whole bands of its operands, multiplies, applies the
 case's epilogue and stores a block of 256 x 256 or the case's size. A burst is 0.2 s of rest, 3
 warm-up launches and 5 to 50 timed ones; a round runs cuBLAS (torch.mm, without the epilogue;
 torch._scaled_mm for f8 with its precise sums, and with its fast ones in brackets; torch._int_mm for
 i8) and the program once; results are medians over rounds. The error is relative to f64, over the
-first and the last rows.
+first and the last rows. --sweep: bf16 sizes from 512 to 16384, and others, as replays of CUDA
+graphs without rests, and the geometric mean; --tiles: with programs of each size of tile, too.
 """
 
 import argparse
@@ -307,6 +308,82 @@ def measure(library, case, rounds):
     print(line, flush=True)
 
 
+SWEEP = [
+    *((512, 512, 512), (512, 512, 16384), (512, 16384, 512), (16384, 512, 512), (512, 2048, 4096)),
+    *((1024, 1024, 1024), (1024, 1024, 8192), (1024, 4096, 1024), (1024, 16384, 1024)),
+    *((2048, 2048, 2048), (2048, 2048, 512), (2048, 8192, 2048), (2048, 4096, 8192)),
+    *((4096, 4096, 4096), (4096, 4096, 512), (4096, 4096, 16384), (4096, 2048, 1024)),
+    *((8192, 8192, 8192), (8192, 8192, 512), (8192, 1024, 8192), (1024, 8192, 16384)),
+    *((16384, 16384, 1024), (16384, 16384, 16384), (16384, 2048, 4096), (16384, 512, 16384)),
+    *((1008, 1040, 528), (1504, 2000, 3008), (3008, 5008, 4000), (4112, 4112, 4112)),
+    *((5120, 3072, 2064), (6000, 6000, 6000), (777, 1552, 2576), (9999, 2048, 2048)),
+    *((3000, 5000, 4000), (4104, 4104, 4104)),
+]
+BLOCKS = [(128, 256), (128, 128), (128, 64), (64, 128)]
+
+
+def graph_of(library, launch, calls):
+    """Replays of a CUDA graph of some calls."""
+    stream = torch.cuda.Stream()
+    library.handle.tw_set_cuda_stream(ctypes.c_void_p(stream.cuda_stream))
+    with torch.cuda.stream(stream):
+        launch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(calls):
+            launch()
+    library.handle.tw_set_cuda_stream(None)
+    return graph.replay
+
+
+def replay_time(replay, count):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    replay()
+    begin.record()
+    for _ in range(count):
+        replay()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / count
+
+
+def sweep(library, rounds, tiles):
+    ratios = []
+    for m, n, k in SWEEP:
+        x, y, _, _, z = Case(m, n, k).arrays()
+        launches = peers_of(Case(m, n, k), x, y)
+        for block in [(256, 256), *(BLOCKS if tiles else [])]:
+            case = Case(m, n, k, block=block)
+            launches[block] = library.launcher(case.text(), [x, y, z])
+        launches[256, 256]()
+        torch.cuda.synchronize()
+        rows = slice(max(0, m - 64), m)
+        want = x[rows].double() @ y.double()
+        error = ((z[rows].double() - want).norm() / want.norm()).item()
+        flop = 2.0 * m * n * k
+        calls, count = (10, 20) if flop < 1e11 else (1, max(3, int(4e12 / flop)))
+        replays = {name: graph_of(library, launch, calls) for name, launch in launches.items()}
+        times = {name: [] for name in replays}
+        for _ in range(rounds):
+            for name, replay in replays.items():
+                times[name].append(replay_time(replay, count) / calls)
+        median = {name: statistics.median(all_of) for name, all_of in times.items()}
+        cublas = median.pop("cuBLAS")
+        ratios.append(cublas / median[256, 256])
+        others = "".join(
+            f"  {block[0]} x {block[1]}: {cublas / ms:.3f}"
+            for block, ms in median.items()
+            if block != (256, 256)
+        )
+        print(
+            f"{m:5d} x {n:5d} x {k:5d} error {error:.1e}  cuBLAS {flop / cublas / 1e9:6.1f} TFLOP/s  "
+            f"x {ratios[-1]:.3f}{others}",
+            flush=True,
+        )
+    print(f"geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}")
+
+
 def cases():
     big = {"m": 8192, "n": 8192, "k": 8192}
     yield from (Case(**big, order=order) for order in ("NN", "NT", "TN", "TT"))
@@ -350,9 +427,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", nargs="*", default=[], help="words that the names of cases hold")
     parser.add_argument("--no-timing", action="store_true")
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--tiles", action="store_true")
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__)
     library = Library(arguments.library)
+    if arguments.sweep:
+        sweep(library, arguments.rounds, arguments.tiles)
+        return
     for case in cases():
         if all(word in case.name() for word in arguments.cases):
             faulthandler.dump_traceback_later(SECONDS_OF_A_CASE, exit=True)

@@ -157,6 +157,7 @@ cuda::Generated generated_of(const Json& kernel) {
     result.shared_bytes = kernel.at("shared_bytes").get<int>();
     result.workspace_bytes = kernel.at("workspace_bytes").get<std::int64_t>();
     result.is_persistent = kernel.at("persistent").get<bool>();
+    result.has_rows = kernel.value("has_rows", false);
     result.grid = kernel.at("grid").get<std::vector<std::int64_t>>();
     for (const Json& map : kernel.at("maps"))
         result.maps.push_back({map.at("ref").get<int>(),

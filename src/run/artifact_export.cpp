@@ -241,6 +241,7 @@ class Writer {
                 {"shared_bytes", generated.shared_bytes},
                 {"workspace_bytes", generated.workspace_bytes},
                 {"persistent", generated.is_persistent},
+                {"has_rows", generated.has_rows},
                 {"grid", generated.grid},
                 {"maps", maps}};
     }

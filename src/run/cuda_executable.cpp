@@ -16,6 +16,7 @@
 #include "run/cuda_memory.h"
 #include "support/check.h"
 #include "support/debug_log.h"
+#include "support/integer.h"
 #include "tilewright/run.h"
 
 namespace tilewright::run {
@@ -97,10 +98,19 @@ class Gpu : public Executable {
             maps.push_back(cuda::encode_tensor_map(request, kernel_.name.c_str()));
         }
         for (cuda::TensorMap& map : maps) launch.parameters().push_back(&map);
-        const std::int64_t blocks = cuda::device_info(device_).multiprocessors;
-        shape.grid[0] = static_cast<unsigned>(variant.generated.is_persistent
-                                                  ? std::min(blocks, launch.programs())
-                                                  : launch.programs());
+        const std::int64_t blocks =
+            std::min<std::int64_t>(cuda::device_info(device_).multiprocessors, launch.programs());
+        shape.grid[0] =
+            static_cast<unsigned>(variant.generated.is_persistent ? blocks : launch.programs());
+        if (variant.generated.has_rows) {
+            // The first blocks differ by up to the length of the longest programs, on average two.
+            // Beyond that, a block of its own costs a program its start and the end of the one
+            // before.
+            constexpr std::int64_t kAlone = 4;
+            const std::int64_t rounds = ceil_div(launch.programs(), blocks);
+            shape.grid[0] = static_cast<unsigned>(blocks);
+            shape.grid[1] = static_cast<unsigned>(std::min(rounds, 1 + kAlone));
+        }
         cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
     }
 

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "support/integer.h"
 #include "tests/cuda/emulated_source.h"
 
 namespace tilewright::testing_support {
@@ -71,10 +72,15 @@ void EmulatedKernels::run(std::size_t i, cuda::LaunchArguments& arguments, unsig
     }
     std::vector<void*> parameters = arguments.parameters();
     for (Map& map : maps) parameters.push_back(&map);
-    constexpr std::int64_t kBlocks = 3;  // for persistent kernels
+    constexpr std::int64_t kBlocks = 3;  // of kernels whose blocks go through programs
+    const bool few = kernels_[i].is_persistent || kernels_[i].has_rows;
     const std::int64_t blocks =
-        kernels_[i].is_persistent ? std::min(kBlocks, arguments.programs()) : arguments.programs();
-    entry(parameters.data(), blocks, kernels_[i].threads, seed);
+        few ? std::min(kBlocks, arguments.programs()) : arguments.programs();
+    const std::int64_t rounds = ceil_div(arguments.programs(), blocks);
+    const unsigned grid[] = {
+        static_cast<unsigned>(blocks),
+        kernels_[i].has_rows ? static_cast<unsigned>(std::min<std::int64_t>(rounds, 2)) : 1};
+    entry(parameters.data(), grid, kernels_[i].threads, seed);
 }
 
 }  // namespace tilewright::testing_support

@@ -24,7 +24,7 @@ class EmulatedKernels {
     void run(std::size_t i, cuda::LaunchArguments& arguments, unsigned seed) const;
 
   private:
-    using Entry = void (*)(void**, long, int, unsigned);
+    using Entry = void (*)(void**, const unsigned*, int, unsigned);
     std::vector<cuda::Generated> kernels_;
     void* library_ = nullptr;
 };

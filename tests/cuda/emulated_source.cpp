@@ -47,10 +47,13 @@ std::string emulated_source(const std::string& source, const std::string& kernel
     }
     return text +
            fmt::format(
-               "extern \"C\" void run_{0}(void** p, long programs, int threads, unsigned seed) {{\n"
-               "    gridDim.x = programs;\n"
-               "    for (long i = 0; i < programs; ++i) {{\n"
-               "        blockIdx.x = i;\n"
+               "extern \"C\" void run_{0}(void** p, const unsigned* grid, int threads, unsigned "
+               "seed) "
+               "{{\n"
+               "    gridDim = {{grid[0], grid[1], 1}};\n"
+               "    for (long i = 0; i < static_cast<long>(grid[0]) * grid[1]; ++i) {{\n"
+               "        blockIdx = {{static_cast<unsigned>(i % grid[0]), "
+               "static_cast<unsigned>(i / grid[0]), 0}};\n"
                "        emulator::run_block(threads, seed + i, [&] {{ {0}({1}); }});\n    }}\n}}\n"
                "extern \"C\" const unsigned long sizes_{0}[] = {{{2}0}};\n",
                name, arguments, sizes);

@@ -9,8 +9,8 @@ namespace tilewright::testing_support {
 extern const char* const kEmulatedIncludes;
 
 /// The text of a generated kernel without its includes, as `name`; then `run_<name>(void**
-/// parameters, long programs, int threads, unsigned seed)`, and `sizes_<name>`, the bytes of each
-/// parameter, terminated by 0.
+/// parameters, const unsigned* grid, int threads, unsigned seed)`, and `sizes_<name>`, the bytes of
+/// each parameter, terminated by 0.
 std::string emulated_source(const std::string& source, const std::string& kernel,
                             const std::string& name);
 

@@ -79,6 +79,7 @@ TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
         {"V11", Level::waiting, "wgmma_fence %", "wgmma_commit %"},
         {"V16", Level::laid_out, " packed", ""},
         {"V17", Level::selected, "overwrite transpose_b", "transpose_b"},
+        {"V21", Level::laid_out, "fma %l2, %f2, %row2", "fma %row2, %f2, %l2"},
     };
     for (const Breach& breach : breaches) {
         SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
@@ -95,6 +96,17 @@ TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
             text.replace(at, std::string(breach.from).size(), breach.to);
         }
         expect_broken(text, breach);
+    }
+}
+
+TEST(ScheduleRules, OfPingPongAreCheckedInProgramsThatBreakThem) {
+    for (const char* removed : {"issue_begin\n", "issue_end\n", "issue_end first\n"}) {
+        SCOPED_TRACE(removed);
+        std::string text = print(gradients_of(Level::waiting));
+        const std::size_t at = text.find(removed);
+        ASSERT_NE(at, std::string::npos) << text;
+        expect_broken(text.erase(at, std::string(removed).size()),
+                      {"V20", Level::waiting, removed, ""});
     }
 }
 

@@ -190,11 +190,85 @@ TEST(Schedule, KeysAndValuesHaveRingsAndQueriesOneSlot) {
     EXPECT_EQ(program.channels[2].slots, 2);
 }
 
-TEST(Schedule, UnequalProgramsHaveABlockEach) {
+TEST(Schedule, OfUnequalProgramsOnlyTheLastHaveABlockEach) {
     const Program program = attention_of();
     EXPECT_TRUE(program.order.unequal);
+    EXPECT_FALSE(program.order.irregular);
     EXPECT_EQ(program.order.inner, std::vector<int>{0});
-    EXPECT_FALSE(print_cuda(program).is_persistent);
+    const Generated generated = print_cuda(program);
+    EXPECT_FALSE(generated.is_persistent);
+    EXPECT_TRUE(generated.has_rows);
+}
+
+TEST(Schedule, ProgramsWhoseLengthIsLoadedHaveABlockEach) {
+    std::string text =
+        testing_support::attention({"lengths", 16, 4096, 4096, 128, 128, 128, true}).text;
+    const std::string end = "%end = min %reach, %all : i64\n";
+    const std::size_t at = text.find(end);
+    ASSERT_NE(at, std::string::npos);
+    text.replace(at, end.size(),
+                 "%id = load %ids[%h] : i32\n%given = cast %id : i64\n"
+                 "%end = min %reach, %given : i64\n");
+    const ir::Function function = ir::parse(text);
+    const Program program = schedule(function, dense_target(function));
+    EXPECT_TRUE(program.order.irregular);
+    EXPECT_EQ(print(parse(print(program))), print(program));
+    const Generated generated = print_cuda(program);
+    EXPECT_FALSE(generated.is_persistent);
+    EXPECT_FALSE(generated.has_rows);
+}
+
+TEST(Schedule, WarpgroupsAlternateWhereSumsHave128Columns) {
+    const auto text = [](int dim, bool adds) {
+        const ir::Function function =
+            ir::parse(testing_support::gradients_of_keys(512, 512, dim, adds).text);
+        return print(schedule(function, dense_target(function)));
+    };
+    const std::string issues = text(128, false);
+    const auto at = [&](const char* word) { return issues.find(word); };
+    EXPECT_LT(at("issue_end first"), issues.find("programs %", at("role of @consumer")));
+    EXPECT_LT(at("issue_begin"), at("wgmma_fence"));
+    // Both products are issued, and neither is waited for.
+    EXPECT_LT(issues.rfind("wgmma_commit", issues.rfind("issue_end")), issues.rfind("issue_end"));
+    EXPECT_LT(issues.rfind("issue_end"), at("wgmma_wait"));
+    EXPECT_THAT(text(64, false), Not(HasSubstr("issue_")));
+    EXPECT_THAT(text(128, true), Not(HasSubstr("issue_")));
+}
+
+TEST(Schedule, SumsOfRowsStayInPartsUntilTheLoopIsDone) {
+    const std::string text = print(attention_of(Level::laid_out));
+    EXPECT_THAT(text, HasSubstr("reduce %p2 sum axis 1 partial"));
+    EXPECT_LT(text.rfind("yield %n2"), text.find("join_lanes"));
+    EXPECT_LT(text.find("join_lanes"), text.find("store"));
+    // The second of two loops starts from the sum of the first.
+    const ir::Function split = ir::parse(
+        testing_support::attention({"split", 16, 4096, 4096, 128, 128, 128, true, true}).text);
+    const std::string both = print(schedule(split, dense_target(split), Level::laid_out));
+    EXPECT_NE(both.find("axis 1 partial"), std::string::npos);
+    EXPECT_EQ(both.find("axis 1 partial"), both.rfind("axis 1 partial"));
+}
+
+TEST(Schedule, RefusesChainedDotsThatAllAddToACarry) {
+    const ir::Function function = ir::parse(R"(
+func @powers(%x: ref<bf16[128, 4096]>, %y: ref<bf16[4096, 64]>, %z: ref<bf16[128, 64]>) grid [] {
+%zero = constant 0 : i64
+%step = constant 64 : i64
+%all = constant 4096 : i64
+%none = constant 0 : f32[128, 64]
+%ar, %br = for_loop %k = %zero, %all, %step carry (%a = %none, %b = %none) : f32[128, 64], f32[128, 64] {
+%xs = load %x[%zero : 128, %k : 64] : bf16[128, 64]
+%ys = load %y[%k : 64, %zero : 64] : bf16[64, 64]
+%an = dot %xs, %ys, %a : f32[128, 64]
+%w = cast %an : bf16[128, 64]
+%bn = dot %w, %ys, %b : f32[128, 64]
+yield %an, %bn
+}
+%q = cast %br : bf16[128, 64]
+store %z[%zero : 128, %zero : 64], %q
+yield
+})");
+    EXPECT_THAT(refusal(function, dense_target(function)),
+                HasSubstr("none of them starts at zero"));
 }
 
 TEST(Schedule, TheSecondProductIsDelayedWhereRegistersSuffice) {

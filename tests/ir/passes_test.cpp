@@ -11,6 +11,7 @@
 #include "ir/passes/cse.h"
 #include "ir/passes/dce.h"
 #include "ir/passes/fold.h"
+#include "ir/passes/fold_factors.h"
 #include "ir/passes/inline.h"
 #include "ir/passes/licm.h"
 #include "ir/passes/pipeline.h"
@@ -535,6 +536,25 @@ TEST(SoftCaps, AreApproximateWhereOnlyTheAbsoluteErrorMatters) {
             << reader;
     }
     EXPECT_THAT(all_after("  store %y[%0], %t\n"), HasSubstr("tanh"));
+}
+
+TEST(FoldFactors, JoinsConstantsAroundApproximateFunctions) {
+    const std::string scaled =
+        "  %j = constant 0.25 : f32\n  %k = constant 3 : f32\n  %s = mul %a, %j : f32\n"
+        "  %u = mul %k, %s : f32\n";
+    const std::string rest =
+        "  %two = constant 2 : f32\n  %less = constant -1 : f32\n  %cap = constant 5 : f32\n"
+        "  %m = fma %l, %two, %less : f32\n  %r = mul %cap, %m : f32\n  store %y[%0], %r\n";
+    const std::string folded =
+        after(fold_factors, scaled + "  %l = logistic %u approx : f32\n" + rest);
+    EXPECT_THAT(folded, HasSubstr("constant 0.75 : f32"));
+    EXPECT_THAT(folded, HasSubstr("constant 10 : f32"));
+    EXPECT_THAT(folded, HasSubstr("constant -5 : f32"));
+    EXPECT_THAT(folded, Not(HasSubstr("constant 3 : f32")));
+    // The accurate function keeps its operand's bits, and its result's.
+    const std::string kept = after(fold_factors, scaled + "  %l = logistic %u : f32\n" + rest);
+    EXPECT_THAT(kept, Not(HasSubstr("constant 0.75 : f32")));
+    EXPECT_THAT(kept, Not(HasSubstr("constant 10 : f32")));
 }
 
 TEST(Pipeline, RunsEveryPassAndReports) {

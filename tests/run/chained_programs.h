@@ -302,6 +302,7 @@ inline std::vector<CudaProgram> chained_programs() {
         attention(
             {"random bits", 1, 200, 256, 64, 128, 64, true, false, "bf16", false, false, dropped}),
         gradients_of_keys(200, 200, 64),
+        gradients_of_keys(200, 400, 128),
         gradients_of_keys(200, 200, 64, true),
     };
 }

@@ -58,7 +58,10 @@ struct Generated {
     // For kernels of the scheduled form (cuda/schedule).
     /// Extents of the grid that the kernel counts its programs in: the call's, then static ones.
     std::vector<std::int64_t> grid;
-    bool is_persistent = false;      ///< one block per multiprocessor goes through all programs
+    bool is_persistent = false;  ///< one block per multiprocessor goes through all programs
+    /// The launch has a second axis: blocks of its first row, one per multiprocessor, go through
+    /// most programs, and those of the other rows have one each, which make up for unequal ones.
+    bool has_rows = false;
     std::vector<MapParameter> maps;  ///< parameters after the grid's extents
     std::vector<Header> headers;     ///< included by the source
 };

@@ -30,6 +30,9 @@ class CudaPrinter {
     std::string statements();
 
   private:
+    /// Do the blocks of a launch's first row go through many programs, all others through one?
+    bool has_rows() const { return p_.order.unequal && !p_.order.irregular; }
+
     // ---- Text.
 
     template <typename... Args>
@@ -138,6 +141,7 @@ class CudaPrinter {
     void tile(const Instruction& made);
     void elementwise(const Instruction& made);
     void reduce(const Instruction& made);
+    void join_lanes(const Instruction& made);
     void pack(const Instruction& made);
     /// Elements between global memory and registers, two at a time where they are neighbours.
     void access(const Instruction& made);

@@ -36,6 +36,7 @@ class Parser {
             if (one.name == "stages") p.stages = static_cast<int>(one.numbers.at(0));
             if (one.name == "inner") p.order.inner = ints(one.numbers);
             if (one.name == "unequal") p.order.unequal = true;
+            if (one.name == "irregular") p.order.irregular = true;
             if (one.name == "shared") p.shared_bytes = one.numbers.at(0);
         }
         expect("{");

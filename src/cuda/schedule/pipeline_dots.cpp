@@ -48,6 +48,9 @@ class Pipeline {
             for (Instruction& programs : role.blocks[0].body) {
                 if (programs.is(Op::programs)) block(programs.blocks[0]);
             }
+            if (!ping_pong_) continue;
+            std::vector<Instruction>& body = role.blocks[0].body;
+            body.insert(body.begin(), std::move(make(Op::issue_end, {}).flag("first")));
         }
     }
 
@@ -129,6 +132,39 @@ class Pipeline {
             groups.push_back(std::move(group));
         }
         of.body = std::move(body);
+        if (alternates(of)) alternate(of);
+    }
+
+    /// Do warpgroups gain from ping-pong: issuing their first products one after the other, so that
+    /// one computes while the other one multiplies? So the gradients of keys and values of 128
+    /// columns do; those of queries, and those of 64 columns, are not faster.
+    bool alternates(const Block& of) const {
+        constexpr std::int64_t kColumns = 128;
+        constexpr int kProducts = 4;
+        int products = 0;
+        std::int64_t most = 0;
+        for (const Instruction& made : of.body) {
+            if (!made.is(Op::wgmma)) continue;
+            if (made.has("shared")) return false;
+            ++products;
+            most = std::max(most, p_.type(made.result()).type.shape[1]);
+        }
+        return p_.groups == std::vector<int>{2, 1} && products >= kProducts && most == kColumns;
+    }
+
+    /// From the first product to the first wait, if several products are issued between the two.
+    void alternate(Block& of) {
+        const auto find = [&](Op op) {
+            return std::find_if(of.body.begin(), of.body.end(),
+                                [&](const Instruction& made) { return made.is(op); });
+        };
+        const auto wait = find(Op::wgmma_wait);
+        const auto issued = std::count_if(
+            of.body.begin(), wait, [](const Instruction& made) { return made.is(Op::wgmma); });
+        if (issued < 2) return;
+        of.body.insert(wait, make(Op::issue_end, {}));
+        of.body.insert(find(Op::wgmma_fence), make(Op::issue_begin, {}));
+        ping_pong_ = true;
     }
 
     static bool is_read(const std::vector<Group>& groups, const std::string& channel) {
@@ -370,6 +406,7 @@ class Pipeline {
     }
 
     Program& p_;
+    bool ping_pong_ = false;
 };
 
 }  // namespace

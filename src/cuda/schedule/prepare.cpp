@@ -5,6 +5,7 @@
 #include <set>
 
 #include "cuda/schedule/program.h"
+#include "ir/passes/fold_factors.h"
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
@@ -83,6 +84,7 @@ ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
     if (!has_dot) throw Refused("it has no dot");
     ir::Function result = kernel;
     ir::optimise(result);
+    if (is_chained(result) && ir::fold_factors(result).changed()) ir::optimise(result);
     ir::RetileOptions options;
     options.schedule = ir::RetileOptions::Schedule::grid;
     options.rows = tile.rows;

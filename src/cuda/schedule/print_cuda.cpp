@@ -24,6 +24,7 @@ Generated CudaPrinter::run() {
     generated.shared_bytes = static_cast<int>(p_.shared_bytes);
     generated.grid = p_.grid;
     generated.is_persistent = !p_.order.unequal;
+    generated.has_rows = has_rows();
     generated.num_axes = static_cast<int>(p_.grid.size());
     std::string parameters;
     const auto parameter = [&](const std::string& text) {
@@ -147,6 +148,13 @@ void CudaPrinter::frame() {
         count(p_.order.inner, "inner");
         count(others, "others");
         line("const u32 programs = inner * others;");
+        if (has_rows()) {
+            line("const u32 first_row = programs - (gridDim.y - 1) * gridDim.x;");
+            line(
+                "const u32 first_program = blockIdx.y == 0 ? blockIdx.x : first_row + "
+                "(blockIdx.y - 1) * gridDim.x + blockIdx.x;");
+            line("const u32 last_program = blockIdx.y == 0 ? first_row : first_program + 1;");
+        }
     } else {
         count(ordered ? p_.order.rows : std::vector<int>{}, "rows");
         count(ordered ? p_.order.columns : std::vector<int>{}, "columns");
@@ -196,6 +204,8 @@ void CudaPrinter::instruction(const Instruction& made) {
             return line("{};", declaration(made.result(), name(made.result())));
         case Op::pack:
             return pack(made);
+        case Op::join_lanes:
+            return join_lanes(made);
         case Op::clear:
             alias(made.result(), made.operands[0]);
             line("set_zero({});", name(made.result()));
@@ -298,6 +308,13 @@ void CudaPrinter::instruction(const Instruction& made) {
         case Op::commit_copies:
         case Op::wait_copies:
             return text(made);
+        case Op::issue_begin:
+            line("ptx::named_barrier_sync({} + group, 256);", 2 + p_.consumer_groups());
+            return;
+        case Op::issue_end:
+            line("{}ptx::named_barrier_arrive({} + (group ^ 1), 256);",
+                 made.has("first") ? "if (group == 1) " : "", 2 + p_.consumer_groups());
+            return;
         case Op::role:
             return role(made);
         case Op::programs:
@@ -335,7 +352,8 @@ void CudaPrinter::programs(const Instruction& made) {
         alias(body.arguments[i], made.operands[i]);
         alias(made.results[i], made.operands[i]);
     }
-    open("for (u32 program = blockIdx.x; program < programs; program += gridDim.x)");
+    open("for (u32 program = {}; program < {}; program += gridDim.x)",
+         has_rows() ? "first_program" : "blockIdx.x", has_rows() ? "last_program" : "programs");
     if (!p_.order.rows.empty() && !p_.order.columns.empty()) {
         line(
             "const TilePlace place = tile_order<{}>(program % (rows * columns), rows, "

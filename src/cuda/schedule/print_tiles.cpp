@@ -158,12 +158,27 @@ void CudaPrinter::reduce(const Instruction& made) {
     const std::string place =
         fmt::format("{}[{}]", target, source_register(layout(from), layout(to), axis, "i"));
     each(registers(from), place, [&] { return combined(made, dtype, place, element(from, "i")); });
+    if (made.has("partial")) return;
     const unsigned lanes = bits_along(layout(from), layout(from).lane, axis);
     for (unsigned bit = 1; bit < 32; bit *= 2) {
         if ((lanes & bit) == 0) continue;
         const std::string other = fmt::format("__shfl_xor_sync(~0u, {}[i], {})", target, bit);
         line("TW_UNROLL for (int i = 0; i < {}; ++i) {}[i] = {};", registers(to), target,
              combined(made, dtype, target + "[i]", other));
+    }
+}
+
+void CudaPrinter::join_lanes(const Instruction& made) {
+    const Value to = made.result();
+    const std::string target = name(to);
+    line("{};", declaration(to, target));
+    each(registers(to), target + "[i]", [&] { return element(made.operands[0], "i"); });
+    // Lanes that differ in no coordinate have parts of the same rows.
+    const std::vector<std::uint64_t>& lanes = layout(to).lane;
+    for (std::size_t bit = 0; bit < lanes.size(); ++bit) {
+        if (lanes[bit] != 0) continue;
+        line("TW_UNROLL for (int i = 0; i < {0}; ++i) {1}[i] += __shfl_xor_sync(~0u, {1}[i], {2});",
+             registers(to), target, 1U << bit);
     }
 }
 

@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "zeros",
                                                         "fresh",
                                                         "pack",
+                                                        "join_lanes",
                                                         "clear",
                                                         "group_start",
                                                         "wgmma",
@@ -54,6 +55,8 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "settle_copies",
                                                         "commit_copies",
                                                         "wait_copies",
+                                                        "issue_begin",
+                                                        "issue_end",
                                                         "role",
                                                         "programs",
                                                         "panels"};
@@ -70,7 +73,8 @@ bool remove_unused(Block& block, const std::set<Value>& used) {
     const auto is_unused = [&](const Instruction& made) {
         const bool pure = made.op == Op::tile
                               ? ir::is_pure(made.tile) || made.is(ir::Op::load)
-                              : made.is(Op::fresh) || made.is(Op::pack) || made.is(Op::group_start);
+                              : made.is(Op::fresh) || made.is(Op::pack) ||
+                                    made.is(Op::join_lanes) || made.is(Op::group_start);
         return pure && made.blocks.empty() && !made.results.empty() &&
                std::none_of(made.results.begin(), made.results.end(),
                             [&](Value result) { return used.contains(result); });

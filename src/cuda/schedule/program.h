@@ -40,7 +40,8 @@ enum class Op : std::uint8_t {
     fresh,  ///< an accumulator with undefined registers; `partial`: that of one iteration, which
             ///< ordinary instructions add to the sum
     pack,   ///< tile -> a 16-bit operand of wgmma in registers, two elements per register
-    clear,  ///< acc -> the same registers, zero
+    join_lanes,   ///< a value of rows of which each thread has a part -> the sum of the parts
+    clear,        ///< acc -> the same registers, zero
     group_start,  ///< the first row or column (`axis`) of this warpgroup's part of a tile
     // Dots. Accumulators are updated in place: the result has the operand's registers.
     wgmma,         ///< acc[, accumulate][, packed a], counts; buffers a, b. See Product
@@ -80,6 +81,8 @@ enum class Op : std::uint8_t {
     settle_copies,  ///< waits for copies where some are under way
     commit_copies,  ///< closes a group of copies
     wait_copies,    ///< at most `pending` groups of copies are under way
+    issue_begin,    ///< ping-pong: waits for the issue_end of the other one of two warpgroups
+    issue_end,      ///< `first`: the second warpgroup alone, before the first program
     // Control.
     role,      ///< the block is run by one role's warps
     programs,  ///< init .. -> last; runs once for each program of this thread block
@@ -203,8 +206,11 @@ struct TileOrder {
     /// Axes that the operands of the loops do not depend on: programs that differ only in these are
     /// consecutive, so that they find the same operands in L2.
     std::vector<int> inner;
-    /// Programs differ in length: each has its own thread block, the last along `inner` first.
+    /// Programs differ in length, the last along `inner` first: those at the end of the grid have
+    /// thread blocks of their own.
     bool unequal = false;
+    /// Their lengths depend on what is loaded, too: each program has its own thread block.
+    bool irregular = false;
 };
 
 struct Program {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cuda/schedule/assign_layouts.h"
+#include "cuda/schedule/defer_sums.h"
 #include "cuda/schedule/guard_masks.h"
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/join_iterations.h"
@@ -35,15 +36,11 @@ namespace {
 
 Program scheduled(const ir::Function& prepared, const Target& target, Level up_to) {
     constexpr std::pair<Level, void (*)(Program&)> kPasses[] = {
-        {Level::lowered, join_iterations},
-        {Level::selected, select_dots},
-        {Level::laid_out, assign_layouts},
-        {Level::laid_out, guard_masks},
-        {Level::staged, stage},
-        {Level::specialised, warp_specialise},
-        {Level::waiting, place_waits},
-        {Level::split, split_epilogue},
-        {Level::placed, place_shared},
+        {Level::lowered, join_iterations},     {Level::selected, select_dots},
+        {Level::laid_out, assign_layouts},     {Level::laid_out, guard_masks},
+        {Level::laid_out, defer_sums},         {Level::staged, stage},
+        {Level::specialised, warp_specialise}, {Level::waiting, place_waits},
+        {Level::split, split_epilogue},        {Level::placed, place_shared},
         {Level::synchronised, insert_barriers}};
     Program program = lower(prepared, target);
     check(program);

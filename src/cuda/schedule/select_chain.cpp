@@ -250,6 +250,9 @@ bool has_chains(const Program& program) {
 
 void select_chain(Program& program) {
     Chain(program).run();
+    if (!is_chained(program)) {
+        throw Refused("its dots follow from each other, but none of them starts at zero");
+    }
     remove_unused(program);
     materialise(program);
     program.level = Level::selected;

@@ -463,7 +463,8 @@ Broken proxies(const Program& p) {
 // V15: only the consumer role has barriers between warpgroups.
 Broken meetings(const Program& p) {
     const auto meets = [](const Instruction& made) -> Broken {
-        if (made.is(Op::group_sync) || made.is(Op::all_sync))
+        const bool issues = made.is(Op::issue_begin) || made.is(Op::issue_end);
+        if (made.is(Op::group_sync) || made.is(Op::all_sync) || issues)
             return broken("a warpgroup meets outside of the consumers");
         return std::nullopt;
     };
@@ -555,12 +556,51 @@ Broken accesses(const Program& p) {
     return is_text(p) ? unordered(p.body, order) : std::nullopt;
 }
 
+// V20: of two warpgroups, each ends the issue that it begins, in the same block, and the second one
+// lets the first one begin.
+Broken issues(const Program& p) {
+    bool begins = false, first = false;
+    const Broken found = first_block(p.body, [&](const Block& block) -> Broken {
+        bool open = false;
+        for (const Instruction& made : block.body) {
+            first |= made.is(Op::issue_end) && made.has("first");
+            if (made.is(Op::issue_end) && !made.has("first")) {
+                if (!open) return broken("an issue ends that has not begun");
+                open = false;
+            }
+            if (made.is(Op::issue_begin)) {
+                if (open) return broken("an issue begins twice");
+                open = begins = true;
+            }
+        }
+        return open ? broken("an issue does not end") : std::nullopt;
+    });
+    if (found) return found;
+    if (begins && !first) return broken("no warpgroup may begin");
+    if (begins && p.consumer_groups() != 2) return broken("ping-pong needs two warpgroups");
+    return std::nullopt;
+}
+
+// V21: what threads have of the rows' sums is only added to, until it is joined.
+Broken parts(const Program& p) {
+    const Uses uses(p);
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (!made.has("partial") || !made.is(ir::Op::reduce)) return std::nullopt;
+        for (const Instruction* user : uses.users(made.result())) {
+            if (!user->is(ir::Op::fma) || user->operands[2] != made.result()) {
+                return broken("%{} has parts of sums, and is read", p.value_name(made.result()));
+            }
+        }
+        return std::nullopt;
+    });
+}
+
 struct Rule {
     std::string_view name;
     Level from;
     Broken (*check)(const Program&);
 };
-constexpr std::array<Rule, 19> kRules{{
+constexpr std::array<Rule, 21> kRules{{
     {"V1", Level::laid_out, one_layout},    {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},        {"V4", Level::staged, operands},
     {"V5", Level::staged, boxes},           {"V6", Level::staged, iterations},
@@ -570,7 +610,8 @@ constexpr std::array<Rule, 19> kRules{{
     {"V13", Level::specialised, registers}, {"V14", Level::synchronised, proxies},
     {"V15", Level::synchronised, meetings}, {"V16", Level::laid_out, packed},
     {"V17", Level::selected, fresh},        {"V18", Level::specialised, copies},
-    {"V19", Level::synchronised, accesses},
+    {"V19", Level::synchronised, accesses}, {"V20", Level::waiting, issues},
+    {"V21", Level::laid_out, parts},
 }};
 
 }  // namespace

@@ -242,9 +242,19 @@ class Specialisation {
             if (made->is(ir::Op::program_id)) of.insert(static_cast<int>(made->number("axis")));
             for (Value operand : made->operands) collect(operand, of);
         };
+        bool irregular = false;
+        std::function<void(Value)> look_for_loads = [&](Value value) {
+            const Instruction* const made = uses.definition(value);
+            if (made == nullptr) return;
+            irregular |= made->is(ir::Op::load);
+            for (Value operand : made->operands) look_for_loads(operand);
+        };
         each_instruction(p_.body, [&](const Instruction& made) {
             if (!made.is(ir::Op::for_loop)) return;
-            for (int i = 0; i < 3; ++i) collect(made.operands[i], of_bounds);
+            for (int i = 0; i < 3; ++i) {
+                collect(made.operands[i], of_bounds);
+                look_for_loads(made.operands[i]);
+            }
             each_instruction(made.blocks[0], [&](const Instruction& inner) {
                 if (!inner.is(Op::tma_load)) return;
                 for (Value operand : inner.operands) collect(operand, of_loads);
@@ -252,6 +262,7 @@ class Specialisation {
         });
         p_.order = {};
         p_.order.unequal = !of_bounds.empty();
+        p_.order.irregular = p_.order.unequal && irregular;
         for (int axis = 0; axis < std::ssize(p_.grid); ++axis) {
             if (!of_loads.contains(axis)) p_.order.inner.push_back(axis);
         }

@@ -45,7 +45,7 @@ struct Stream {
     Graph* captured = nullptr;
 };
 struct Function {
-    void (*run)(void**, long, int, unsigned) = nullptr;
+    void (*run)(void**, const unsigned*, int, unsigned) = nullptr;
     /// For a user's kernel, with grid and block.
     void (*run_user)(void**, const unsigned*, const unsigned*, unsigned) = nullptr;
     const unsigned long* sizes = nullptr;
@@ -349,7 +349,7 @@ int cuModuleLoadData(void** module, const void* image) {
     }
     if (are_empty()) {
         const std::scoped_lock lock(mutex);
-        *module = new Function{.run = [](void**, long, int, unsigned) {},
+        *module = new Function{.run = [](void**, const unsigned*, int, unsigned) {},
                                .run_user = nullptr,
                                .sizes = new unsigned long(0)};
         ++modules;
@@ -419,7 +419,7 @@ int cuLaunchKernelEx(const void* config, void* function, void** parameters, void
         if (kernel.run_user != nullptr) {
             kernel.run_user(pointers.data(), launch.grid, launch.block, ++seed);
         } else {
-            kernel.run(pointers.data(), launch.grid[0], static_cast<int>(launch.block[0]), ++seed);
+            kernel.run(pointers.data(), launch.grid, static_cast<int>(launch.block[0]), ++seed);
         }
     });
 }

@@ -80,6 +80,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_gradients(const __gr
     }
     if (group < 2) {
         ptx::registers_increase<240>();
+        if (group == 1) ptx::named_barrier_arrive(4 + (group ^ 1), 256);
         Slot<1> v74{0, 0};
         Slot<3> v76{0, 0};
         Slot<1> v78{0, 0};
@@ -110,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_gradients(const __gr
                 }
                 f32 v95[32];
                 ptx::mbarrier_wait(base + 229392 + 8 * v76.at, v76.parity);
+                ptx::named_barrier_sync(4 + group, 256);
                 ptx::wgmma_fence();
                 ptx::wgmma<0, 0, ptx::AlongRows<16384>, ptx::AlongRows<8192>>(Bf16{}, ptx::Steps<8>{}, v95,
                     ptx::wgmma_descriptor_swizzle128(base + k_key_tile0 + v74.at * 32768 + group * 8192, 16, 1024),
@@ -124,6 +126,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_gradients(const __gr
                     ptx::wgmma_descriptor_swizzle128(base + k_dout_tile3 + v80.at * 16384, 16, 1024), 0);
                 ptx::wgmma_commit();
                 ptx::wgmma_tie(v97);
+                ptx::named_barrier_arrive(4 + (group ^ 1), 256);
                 ptx::wgmma_wait<1>();
                 ptx::wgmma_tie(v95);
                 f32 v101[32];

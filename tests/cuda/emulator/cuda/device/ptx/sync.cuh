@@ -10,6 +10,15 @@ struct Named {
     unsigned generation = 0;
 };
 inline Named named[16];
+inline unsigned long named_in = 0;  ///< the block that they belong to
+
+inline Named& named_barrier(unsigned id) {
+    if (named_in != blocks_begun) {
+        for (Named& one : named) one.arrived = 0;
+        named_in = blocks_begun;
+    }
+    return named[id];
+}
 
 }  // namespace emulator
 
@@ -26,8 +35,15 @@ template <int>
 inline void registers_increase() {}
 template <int>
 inline void registers_decrease() {}
+inline void named_barrier_arrive(u32 id, u32 threads) {
+    emulator::Named& one = emulator::named_barrier(id);
+    if (++one.arrived == static_cast<int>(threads)) {
+        one.arrived = 0;
+        ++one.generation;
+    }
+}
 inline void named_barrier_sync(u32 id, u32 threads) {
-    emulator::Named& one = emulator::named[id];
+    emulator::Named& one = emulator::named_barrier(id);
     const unsigned mine = one.generation;
     if (++one.arrived == static_cast<int>(threads)) {
         one.arrived = 0;

@@ -159,8 +159,11 @@ inline void entry() {
     fibers[current].done = true;
     swapcontext(&fibers[current].context, &scheduler);
 }
+inline unsigned long blocks_begun = 0;
+
 inline void run_block(int threads, unsigned seed, const std::function<void()>& kernel) {
     body = &kernel;
+    ++blocks_begun;
     fibers.resize(threads);
     warps.assign(threads / 32, Warp());
     barrier_arrived = 0;

@@ -1,0 +1,148 @@
+// Definitions are collected first; what becomes unused is removed at the end.
+#include "ir/passes/fold_factors.h"
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ir/evaluate.h"
+#include "ir/passes/dce.h"
+
+namespace tilewright::ir {
+namespace {
+
+class FoldFactors {
+  public:
+    explicit FoldFactors(Function& function) : function_(function) {
+        walk(function.body, [&](const Instruction& made) {
+            if (made.results.size() == 1 && made.blocks.empty()) {
+                definitions_[made.result()] = made;
+            }
+            for (Value operand : made.operands) ++readers_[operand];
+        });
+    }
+
+    void run() { block(function_.body); }
+
+    FoldFactorsReport report;
+
+  private:
+    struct Scaled {
+        Value of;
+        double by;
+    };
+
+    void block(Block& of) {
+        std::vector<Instruction> body;
+        body.swap(of.body);
+        for (Instruction& made : body) {
+            for (Block& inner : made.blocks) block(inner);
+            before(made, of.body);
+            after(made, of.body);
+            of.body.push_back(std::move(made));
+        }
+    }
+
+    void before(Instruction& made, std::vector<Instruction>& to) {
+        if (!is_approximate(made)) return;
+        int factors = 0;
+        Scaled operand{made.operands[0], 1};
+        while (const auto scaled = product(operand.of)) {
+            operand = {scaled->of, operand.by * scaled->by};
+            ++factors;
+        }
+        if (factors < 2 || !is_usual(operand.by)) return;
+        const Type type = function_.type(made.operands[0]);
+        Instruction product;
+        product.op = Op::mul;
+        product.operands = {operand.of, constant(operand.by, type, to)};
+        product.results = {function_.add_value(type)};
+        made.operands[0] = product.result();
+        to.push_back(std::move(product));
+        report.folded += factors - 1;
+    }
+
+    void after(Instruction& made, std::vector<Instruction>& to) {
+        if (made.op != Op::mul) return;
+        const auto scaled = product_of(made);
+        if (!scaled) return;
+        const Instruction* const sum = definition(scaled->of);
+        // Another reader would keep the function's result in registers.
+        if (sum == nullptr || sum->op != Op::fma || readers_.at(scaled->of) > 1) return;
+        const Instruction* const function = definition(sum->operands[0]);
+        const auto factor = constant_of(sum->operands[1]), term = constant_of(sum->operands[2]);
+        if (function == nullptr || !is_approximate(*function) || !factor || !term) return;
+        if (!is_usual(*factor * scaled->by) || !is_usual(*term * scaled->by)) return;
+        const Type type = function_.type(made.result());
+        const Value result = made.result();
+        const Value by = constant(*factor * scaled->by, type, to),
+                    plus = constant(*term * scaled->by, type, to);
+        made.op = Op::fma;
+        made.operands = {sum->operands[0], by, plus};
+        made.results = {result};
+        made.attributes = {};
+        ++report.folded;
+    }
+
+    bool is_approximate(const Instruction& made) const {
+        return (made.op == Op::logistic || made.op == Op::tanh || made.op == Op::exp ||
+                made.op == Op::exp2) &&
+               function_.type(made.result()).dtype == DType::f32 &&
+               made.get<MathAttributes>().approx;
+    }
+    /// Far from overflow, and from where bits are lost.
+    static bool is_usual(double factor) {
+        constexpr double kMost = 0x1p60;
+        return std::abs(factor) < kMost && std::abs(factor) > 1 / kMost;
+    }
+
+    const Instruction* definition(Value value) const {
+        const auto at = definitions_.find(value);
+        return at == definitions_.end() ? nullptr : &at->second;
+    }
+    /// A constant, of all elements.
+    std::optional<double> constant_of(Value value) const {
+        const Instruction* made = definition(value);
+        while (made != nullptr && (made->op == Op::broadcast || made->op == Op::expand_dims)) {
+            made = definition(made->operands[0]);
+        }
+        if (made == nullptr || made->op != Op::constant) return std::nullopt;
+        return decode(function_.type(made->result()).dtype, made->get<ConstantAttributes>().bits);
+    }
+    std::optional<Scaled> product(Value value) const {
+        const Instruction* const made = definition(value);
+        return made == nullptr || made->op != Op::mul ? std::nullopt : product_of(*made);
+    }
+    std::optional<Scaled> product_of(const Instruction& made) const {
+        if (function_.type(made.result()).dtype != DType::f32) return std::nullopt;
+        if (const auto by = constant_of(made.operands[1])) return Scaled{made.operands[0], *by};
+        if (const auto by = constant_of(made.operands[0])) return Scaled{made.operands[1], *by};
+        return std::nullopt;
+    }
+
+    Value constant(double value, const Type& type, std::vector<Instruction>& to) {
+        Instruction made;
+        made.op = Op::constant;
+        made.attributes = ConstantAttributes{encode(type.dtype, value)};
+        made.results = {function_.add_value(type)};
+        to.push_back(made);
+        return made.result();
+    }
+
+    Function& function_;
+    std::map<Value, Instruction> definitions_;
+    std::map<Value, int> readers_;
+};
+
+}  // namespace
+
+FoldFactorsReport fold_factors(Function& function) {
+    FoldFactors pass(function);
+    pass.run();
+    if (pass.report.changed()) dce(function);
+    return pass.report;
+}
+
+}  // namespace tilewright::ir
