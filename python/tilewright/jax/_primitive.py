@@ -23,6 +23,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from .._memo import Memo
 from . import _targets
 
 PLATFORMS = ("cpu", "cuda")
@@ -82,9 +83,14 @@ def _run_eagerly(primitive, *operands, spec):
     return _compiled(primitive, spec)(*operands)
 
 
-@functools.lru_cache(maxsize=1024)
+_jitted = Memo("eager calls of JAX", 1024)
+
+
 def _compiled(primitive, spec):
-    return jax.jit(lambda *operands: primitive.bind(*operands, spec=spec))
+    key = primitive, spec
+    return _jitted.find(key) or _jitted.put(
+        key, jax.jit(lambda *operands: primitive.bind(*operands, spec=spec))
+    )
 
 
 def _partitioned(*operands, spec):

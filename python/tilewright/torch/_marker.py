@@ -24,6 +24,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from .. import _core, _functions
+from .._memo import Memo
 from . import (
     _attention,
     _block_mask,
@@ -168,22 +169,23 @@ def _record(op, argument, graph, lifted, is_mask, sizes, dtype, device):
     return _functions.NONE if traced.text == _trivial[key] else traced
 
 
-# Where nothing traces, as under the backend "eager", every call has the same graph: graph ->
-# {key: the recording, for each of its arrays the place among what Dynamo lifted}.
-_recordings = weakref.WeakKeyDictionary()
+# Where nothing traces, as under the backend "eager", every call has the same graph: a weak reference
+# to it and the key -> the recording, for each of its arrays the place among what Dynamo lifted.
+_recordings = Memo('recordings of mods under backend="eager"', 1024)
 
 
-def _key(lifted, is_mask, dtype, device):
+def _key(graph, lifted, is_mask, dtype, device):
     """None unless the tensors are plain ones."""
     if not _ops.is_plain() or any(type(x) not in _attention._TENSORS for x in lifted):
         return None
-    return is_mask, dtype, device, *[(x.dtype, x.shape, x.requires_grad) for x in lifted]
+    tensors = [(x.dtype, x.device, x.shape, x.requires_grad) for x in lifted]
+    return weakref.ref(graph), is_mask, dtype, device, *tensors
 
 
 def _kept(graph, lifted, is_mask, dtype, device):
     """The recording of an earlier call on tensors like these; None without one."""
-    known = _recordings.get(graph)
-    found = known and known.get(_key(lifted, is_mask, dtype, device))
+    key = _key(graph, lifted, is_mask, dtype, device)
+    found = key and _recordings.find(key)
     if not found:
         return None
     traced, places = found
@@ -191,10 +193,11 @@ def _kept(graph, lifted, is_mask, dtype, device):
 
 
 def _keep(graph, lifted, is_mask, dtype, device, traced):
-    key, place_of = _key(lifted, is_mask, dtype, device), {id(x): i for i, x in enumerate(lifted)}
+    key = _key(graph, lifted, is_mask, dtype, device)
+    place_of = {id(x): i for i, x in enumerate(lifted)}
     places = [place_of.get(id(x)) for x in traced.arrays]
     if key is not None and len(place_of) == len(lifted) and None not in places:
-        _recordings.setdefault(graph, {})[key] = traced._replace(arrays=()), places
+        _recordings.put(key, (traced._replace(arrays=()), places))
 
 
 def _dtype(number):

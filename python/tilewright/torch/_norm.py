@@ -1,13 +1,13 @@
 """RMSNorm and LayerNorm on torch tensors."""
 
 import dataclasses
-import functools
 import json
 import math
 
 import torch
 
 from .. import _core
+from .._memo import Memo
 from . import _errors, _ops
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -98,14 +98,16 @@ class _Site:
         return [y, *[like_x] * spec.residual, stats, *[stats] * spec.layer]
 
 
-@functools.lru_cache(1024)
+_by_spec = Memo("norms of PyTorch", 1024)
+_by_text = Memo("norms of PyTorch by their text", 1024)
+
+
 def _site(spec):
-    return _Site(spec)
+    return _by_spec.find(spec) or _by_spec.put(spec, _Site(spec))
 
 
-@functools.lru_cache(1024)
 def _parsed(text):
-    return _site(_Spec(**json.loads(text)))
+    return _by_text.find(text) or _by_text.put(text, _site(_Spec(**json.loads(text))))
 
 
 def _dense(shape, dtype, device):

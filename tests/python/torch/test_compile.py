@@ -378,6 +378,18 @@ def test_uncompiled_graphs_are_recorded_once(monkeypatch):
     assert recorded
 
 
+def test_recordings_belong_to_the_devices_of_what_mods_read():
+    from tilewright.torch import _marker
+
+    graph = torch.fx.GraphModule({}, torch.fx.Graph())
+
+    def key(device):
+        lifted = [torch.empty(2, device=device)]
+        return _marker._key(graph, lifted, True, torch.float32, torch.device("cpu"))
+
+    assert key("cpu") == key("cpu") != key("meta")
+
+
 def test_errors_of_operators_are_those_of_sites():
     from tilewright.torch import _sites
 
