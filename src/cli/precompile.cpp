@@ -39,12 +39,8 @@ std::vector<DType> parse_dtypes(const std::string& text) {
 
 /// The existing pack in the file, if this version of NVRTC made it.
 cuda::KernelPack earlier(const std::string& file) {
-    try {
-        cuda::KernelPack pack(file);
-        if (pack.compiler() == cuda::nvrtc_report().version) return pack;
-    } catch (const UserError&) {  // there is none, or it has another version
-    }
-    return cuda::KernelPack("");
+    cuda::KernelPack pack = cuda::KernelPack::if_readable(file);
+    return pack.compiler() == cuda::nvrtc_report().version ? pack : cuda::KernelPack("");
 }
 
 /// Compiles what the earlier pack lacks on `jobs` threads and returns the cubins by source key.

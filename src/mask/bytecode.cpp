@@ -133,7 +133,10 @@ class BytecodeWriter {
             ++scalar;
         }
         const auto& body = function_.body.body;
-        for (std::size_t i = 0; i + 1 < body.size(); ++i) write(body[i], static_cast<int>(i));
+        for (std::size_t i = 0; i + 1 < body.size(); ++i) {
+            write(body[i], static_cast<int>(i));
+            if (!code_.refusal.empty()) return std::move(code_);
+        }
         code_.result = place_.at(function_.body.terminator().operands[0]);
         if (code_.constants.empty()) code_.constants.push_back(0);
         return std::move(code_);
@@ -149,9 +152,11 @@ class BytecodeWriter {
     }
 
     int new_register() {
-        if (free_.empty())
-            user_error("mask", "expected a mask of at most {} values at a time but got more",
-                       kRegisters);
+        if (free_.empty()) {
+            code_.refusal = fmt::format(
+                "expected a mask of at most {} values at a time but got more", kRegisters);
+            return 0;
+        }
         const int r = free_.back();
         free_.pop_back();
         return r;
@@ -183,7 +188,7 @@ class BytecodeWriter {
                                        : function_.type(first).dtype;
     }
 
-    void check(const ir::Instruction& instruction) const {
+    void check(const ir::Instruction& instruction) {
         const DType in = operand_type(instruction);
         const auto* math = std::get_if<ir::MathAttributes>(&instruction.attributes);
         const bool moves = instruction.op == Op::load || instruction.op == Op::select ||
@@ -193,8 +198,9 @@ class BytecodeWriter {
             is_float(in) && (instruction.op == Op::rem || instruction.op == Op::floormod);
         if (!code_of(instruction.op) || left_out || (math != nullptr && math->approx) ||
             (is_narrow_8(in) && !moves))
-            user_error("mask", "expected operations that a GPU's interpreter has but got {} of {}",
-                       ir::name(instruction.op), name(in));
+            code_.refusal =
+                fmt::format("expected operations that a GPU's interpreter has but got {} of {}",
+                            ir::name(instruction.op), name(in));
     }
 
     void write(const ir::Instruction& instruction, int at) {
@@ -206,6 +212,7 @@ class BytecodeWriter {
             return constant(instruction.result(), static_cast<std::uint64_t>(array.shape()[axis]));
         }
         check(instruction);
+        if (!code_.refusal.empty()) return;
         twd::mask::Step step{};
         step.code = *code_of(instruction.op);
         step.in = type_of(operand_type(instruction));
@@ -240,8 +247,9 @@ class BytecodeWriter {
     Bytecode code_;
 };
 
-/// The tile machine may fuse a product into a sum, which then rounds once instead of twice.
-void expect_no_fused_sums(const ir::Function& function) {
+/// Why the function may round differently: the tile machine may fuse a product into a sum, which
+/// then rounds once instead of twice. Empty: it does not.
+std::string fused_sum(const ir::Function& function) {
     std::map<Value, Op> made_by;
     for (const ir::Instruction& instruction : function.body.body) {
         if (instruction.op == Op::add || instruction.op == Op::sub) {
@@ -249,25 +257,31 @@ void expect_no_fused_sums(const ir::Function& function) {
                 const auto found = made_by.find(operand);
                 if (found != made_by.end() && found->second == Op::mul &&
                     is_float(function.type(operand).dtype))
-                    user_error("mask", "expected no sum of products of {} but got one",
-                               name(function.type(operand).dtype));
+                    return fmt::format("expected no sum of products of {} but got one",
+                                       name(function.type(operand).dtype));
             }
         }
         for (const Value result : instruction.results) made_by[result] = instruction.op;
     }
+    return {};
 }
 
 }  // namespace
 
 Bytecode Bytecode::of(const ir::Function& mask, std::span<const Tensor> arrays) {
     ir::Function function = mask;
-    ir::straighten(function);
+    Bytecode refused;
+    refused.refusal = ir::try_straighten(function).refusal;
+    if (!refused.refusal.empty()) return refused;
     ir::fold(function);
     ir::cse(function);
     ir::dce(function);
-    expect_no_fused_sums(function);
-    if (arrays.size() > 255)
-        user_error("mask", "expected a mask of at most 255 arrays but got {}", arrays.size());
+    refused.refusal = fused_sum(function);
+    if (arrays.size() > 255) {
+        refused.refusal =
+            fmt::format("expected a mask of at most 255 arrays but got {}", arrays.size());
+    }
+    if (!refused.refusal.empty()) return refused;
     return BytecodeWriter(function, arrays).run();
 }
 

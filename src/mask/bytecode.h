@@ -19,9 +19,11 @@ struct Bytecode {
     std::vector<unsigned long long> constants;
     std::array<int, 4> scalars{-1, -1, -1, -1};  ///< registers of b, h, q, kv; -1: not read
     int result = 0;
+    /// What the interpreter cannot compute with the CPU's exact bits; the rest is then of no use.
+    std::string refusal;
 
     /// Translates a function (b, h, q, kv, arrays...) -> bool, for which only the arrays' extents
-    /// are read. UserError names what the interpreter cannot compute with the CPU's exact bits.
+    /// are read.
     static Bytecode of(const ir::Function& mask, std::span<const Tensor> arrays);
 };
 

@@ -113,10 +113,11 @@ void bring_together(const char* op, MaskFunction& mask) {
     if (on_gpu == mask.arrays.end()) return;
     run::expect_no_capture(op, "masks that read arrays of a GPU to be built");
     Device device = on_gpu->device();
-    try {
-        mask.bytecode = std::make_shared<const Bytecode>(Bytecode::of(*mask.function, mask.arrays));
-    } catch (const UserError& error) {
-        debug_log(op, "slow path: the mask is built on the CPU: {}", error.what());
+    auto bytecode = std::make_shared<const Bytecode>(Bytecode::of(*mask.function, mask.arrays));
+    if (bytecode->refusal.empty()) {
+        mask.bytecode = std::move(bytecode);
+    } else {
+        debug_log(op, "slow path: the mask is built on the CPU: {}", bytecode->refusal);
         device = Device{};
     }
     for (Tensor& array : mask.arrays) array = array.to(device);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -123,14 +124,11 @@ TensorType type_of(const Json& entry, const Files& files) {
 int rank_of_arch(const std::string& arch, const cuda::DeviceInfo& info) {
     if (arch == info.arch()) return std::numeric_limits<int>::max();
     int number = 0;
-    std::size_t end = 0;
-    try {
-        number = std::stoi(arch.substr(std::min<std::size_t>(3, arch.size())), &end);
-    } catch (const std::exception&) {
-        return -1;
-    }
-    const bool fits =
-        end + 3 == arch.size() && number / 10 == info.major && number % 10 <= info.minor;
+    const char* const end = arch.data() + arch.size();
+    const auto [stop, error] =
+        std::from_chars(arch.data() + std::min<std::size_t>(3, arch.size()), end, number);
+    const bool fits = error == std::errc{} && stop == end && number / 10 == info.major &&
+                      number % 10 <= info.minor;
     return fits ? number : -1;
 }
 

@@ -14,6 +14,8 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "support/check.h"
@@ -89,9 +91,28 @@ class HelperProcess {
 
 constexpr const char* kTorchScript = "torch_baseline.py";
 
-fs::path checkout(const std::string& name) {
+fs::path own_program() {
     std::error_code ignored;
-    return baseline_checkout(name, fs::read_symlink("/proc/self/exe", ignored), fs::current_path());
+    return fs::read_symlink("/proc/self/exe", ignored);
+}
+
+std::optional<fs::path> find_checkout(const fs::path& program, const fs::path& current) {
+    const auto has_helpers = [](const fs::path& folder) {
+        std::error_code ignored;
+        return fs::exists(folder / "bench" / kTorchScript, ignored);
+    };
+    for (fs::path folder = program; folder.has_relative_path(); folder = folder.parent_path())
+        if (has_helpers(folder)) return folder;
+    if (has_helpers(current)) return current;
+    return std::nullopt;
+}
+
+std::string no_checkout(const std::string& name, const fs::path& program, const fs::path& current) {
+    return fmt::format(
+        "expected --baseline {} in a checkout of Tilewright, whose bench/ it runs, but there "
+        "is none above {} or at {}; run a checkout's `build/tilewright`, or this program in "
+        "its folder",
+        name, program.string(), current.string());
 }
 
 std::string python(const fs::path& root) {
@@ -183,40 +204,34 @@ struct Matrices {
 
 fs::path baseline_checkout(const std::string& name, const fs::path& program,
                            const fs::path& current) {
-    const auto has_helpers = [](const fs::path& folder) {
-        std::error_code ignored;
-        return fs::exists(folder / "bench" / kTorchScript, ignored);
-    };
-    for (fs::path folder = program; folder.has_relative_path(); folder = folder.parent_path())
-        if (has_helpers(folder)) return folder;
-    if (has_helpers(current)) return current;
-    user_error(
-        "bench",
-        "expected --baseline {} in a checkout of Tilewright, whose bench/ it runs, but there "
-        "is none above {} or at {}; run a checkout's `build/tilewright`, or this program in "
-        "its folder",
-        name, program.string(), current.string());
+    const std::optional<fs::path> found = find_checkout(program, current);
+    if (!found) user_error("bench", "{}", no_checkout(name, program, current));
+    return *found;
+}
+
+std::string no_baseline_checkout(const std::string& name) {
+    const fs::path program = own_program(), current = fs::current_path();
+    return find_checkout(program, current) ? std::string() : no_checkout(name, program, current);
 }
 
 void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
-    fs::path root;
-    try {
-        root = checkout("torch");
-    } catch (const UserError&) {
-        return;  // python_baseline reports it
-    }
+    const std::optional<fs::path> root = find_checkout(own_program(), fs::current_path());
+    if (!root) return;  // python_baseline reports it
     std::map<std::string, PreparedHelper>& helpers = prepared_helpers();
     for (const nlohmann::json& job : jobs)
-        helpers[job.dump()] = {with_job(root, job, kTorchScript), {}};
+        helpers[job.dump()] = {with_job(*root, job, kTorchScript), {}};
     for (const nlohmann::json& job : jobs) {
         PreparedHelper& helper = helpers.at(job.dump());
         helper.answer = helper.process->answer();
     }
 }
 
-Variant python_baseline(const nlohmann::json& job, const std::string& name) {
+Baseline try_python_baseline(const nlohmann::json& job, const std::string& name) {
     const bool xla = name == "xla" || name == "pallas";
-    const fs::path root = checkout(name);
+    const fs::path program = own_program(), current = fs::current_path();
+    const std::optional<fs::path> found_root = find_checkout(program, current);
+    if (!found_root) return {{}, no_checkout(name, program, current), true};
+    const fs::path& root = *found_root;
     PreparedHelper prepared;
     if (auto found = prepared_helpers().extract(job.dump())) {
         prepared = std::move(found.mapped());
@@ -231,23 +246,31 @@ Variant python_baseline(const nlohmann::json& job, const std::string& name) {
                                 answer.find("ModuleNotFoundError") != std::string::npos ||
                                 answer.find("ImportError") != std::string::npos;
         if (!is_missing) {
-            user_error("bench", "expected --baseline {} to run this case but got \"{}\"", name,
-                       answer);
+            return {{},
+                    fmt::format("expected --baseline {} to run this case but got \"{}\"", name,
+                                answer)};
         }
         const char* const package = xla ? "jax" : "torch";
         const bool chosen = std::getenv("TILEWRIGHT_PYTHON") != nullptr;
-        user_error(
-            "bench", "expected --baseline {} to run in {} but got \"{}\"; {}", name, python(root),
+        std::string refusal = fmt::format(
+            "expected --baseline {} to run in {} but got \"{}\"; {}", name, python(root),
             answer.empty() ? "no answer" : answer,
             chosen ? fmt::format("TILEWRIGHT_PYTHON must name a Python with {}", package)
                    : fmt::format("`./dev python {}` in {} installs it", package, root.string()));
+        return {{}, std::move(refusal), answer.find("No module named") != std::string::npos};
     }
-    return timed_helper(name, helper);
+    return {timed_helper(name, helper), {}};
+}
+
+Variant python_baseline(const nlohmann::json& job, const std::string& name) {
+    Baseline baseline = try_python_baseline(job, name);
+    if (!baseline.variant) user_error("bench", "{}", baseline.refusal);
+    return *std::move(baseline.variant);
 }
 
 std::vector<HelperAnswer> run_helpers(const std::string& script,
                                       const std::vector<HelperJob>& jobs) {
-    const fs::path root = checkout("none");
+    const fs::path root = baseline_checkout("none", own_program(), fs::current_path());
     std::vector<std::shared_ptr<HelperProcess>> helpers;
     for (const HelperJob& job : jobs) helpers.push_back(with_job(root, job.job, script, job.name));
     std::vector<HelperAnswer> answers;

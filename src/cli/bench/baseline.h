@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,18 @@
 
 namespace tilewright::cli {
 
+/// A baseline of a case, or why it has none.
+struct Baseline {
+    std::optional<Variant> variant;
+    std::string refusal;
+    bool for_all_cases = false;  ///< there is no checkout or no Python with the framework
+};
 /// A variant called `name` that runs `job` in a helper process, which lives as long as the variant:
 /// bench/xla_baseline.py if the name is "xla" or "pallas", else bench/torch_baseline.py. The
 /// interpreter is TILEWRIGHT_PYTHON, else `.venv/bin/python` of the working directory or the
-/// checkout, else python3. UserError if it cannot be started or lacks the framework, and without a
-/// checkout.
+/// checkout, else python3.
+Baseline try_python_baseline(const nlohmann::json& job, const std::string& name);
+/// The same; UserError if the baseline does not run.
 Variant python_baseline(const nlohmann::json& job, const std::string& name);
 
 /// The checkout that has the helpers in bench/: the nearest folder above the program, else the
@@ -23,6 +31,9 @@ Variant python_baseline(const nlohmann::json& job, const std::string& name);
 std::filesystem::path baseline_checkout(const std::string& name,
                                         const std::filesystem::path& program,
                                         const std::filesystem::path& current);
+
+/// Why this program finds no such checkout for a baseline; empty: it finds one.
+std::string no_baseline_checkout(const std::string& name);
 
 /// Starts PyTorch helpers for these jobs in parallel and waits until each is ready or has failed;
 /// the next `python_baseline` of a job takes its helper.

@@ -97,15 +97,15 @@ Peers::Peers(const std::string& choice, std::ostream* out) : out_(out) {
         job["output"] = {texts.back()->path()};
         jobs.push_back({library, std::move(job)});
     }
+    if (const std::string refusal = no_baseline_checkout("none"); all && !refusal.empty()) {
+        for (const std::string& library : wanted) versions_[library] = "not installed: no checkout";
+        if (out_) *out_ << "no other libraries: " << refusal << '\n';
+        return;
+    }
     std::vector<HelperAnswer> answers;
-    try {
+    {
         const Elapsed elapsed("starting other libraries");
         answers = run_helpers(kScript, jobs);
-    } catch (const UserError& error) {
-        if (!all) throw;
-        for (const std::string& library : wanted) versions_[library] = "not installed: no checkout";
-        if (out_) *out_ << "no other libraries: " << error.what() << '\n';
-        return;
     }
     for (std::size_t i = 0; i < wanted.size(); ++i) {
         if (answers[i].text == "ready") {

@@ -147,15 +147,17 @@ Variant GpuBench::timed(const char* name, const std::function<void()>& work,
 
 void GpuBench::add_peer(const GpuPeer& peer, std::vector<Variant>& variants) {
     if (!wants(peer.name) || no_torch_) return;
-    try {
+    if (options_.baseline != "auto") {
         variants.push_back(python_baseline(peer.job, peer.name));
-    } catch (const UserError& error) {
-        if (options_.baseline != "auto") throw;
-        *options_.out << fmt::format("no rows of {}: {}\n", peer.name, error.what());
-        const std::string what = error.what();
-        no_torch_ = what.find("No module named") != std::string::npos ||
-                    what.find("in a checkout") != std::string::npos;
+        return;
     }
+    Baseline baseline = try_python_baseline(peer.job, peer.name);
+    if (baseline.variant) {
+        variants.push_back(*std::move(baseline.variant));
+        return;
+    }
+    *options_.out << fmt::format("no rows of {}: {}\n", peer.name, baseline.refusal);
+    no_torch_ = baseline.for_all_cases;
 }
 
 }  // namespace tilewright::cli

@@ -271,12 +271,8 @@ ir::Function prepare(ir::Function kernel) {
     options.k_chunk = wide ? 16 : 32;
     options.max_tile_elements = wide ? 4096 : 16384;
     ir::Function cut = kernel;
-    try {
-        ir::retile(cut, options);
-    } catch (const UserError&) {
-        if (must) throw;
-        return kernel;  // it may fit uncut
-    }
+    const ir::RetileReport report = must ? ir::retile(cut, options) : ir::try_retile(cut, options);
+    if (!report.refusal.empty()) return kernel;  // it may fit uncut
     ir::optimise(cut);
     return cut;
 }

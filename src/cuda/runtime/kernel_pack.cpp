@@ -67,33 +67,50 @@ fs::path find_pack() {
 }  // namespace
 
 KernelPack::KernelPack(fs::path file) : file_(std::move(file)) {
-    if (file_.empty()) return;
-    const auto refuse = [&](const char* why) {
-        user_error("cuda", "expected a pack of kernels in {} but {}", file_.string(), why);
+    const std::string refusal = read_index();
+    if (!refusal.empty()) user_error("cuda", "{}", refusal);
+}
+
+KernelPack KernelPack::if_readable(fs::path file) {
+    KernelPack pack;
+    pack.file_ = std::move(file);
+    const std::string refusal = pack.read_index();
+    if (refusal.empty()) return pack;
+    debug_log("cuda", "{}", refusal);
+    return {};
+}
+
+std::string KernelPack::read_index() {
+    if (file_.empty()) return {};
+    const auto refused = [&](const char* why) {
+        return fmt::format("expected a pack of kernels in {} but {}", file_.string(), why);
     };
     std::ifstream in(file_, std::ios::binary);
     std::string magic(kMagic.size(), '\0');
     std::uint32_t count = 0;
-    if (!in) refuse("it cannot be read");
+    if (!in) return refused("it cannot be read");
     in.read(magic.data(), static_cast<std::streamsize>(magic.size()));
     in.read(reinterpret_cast<char*>(&count), sizeof(count));
     std::string compiler(kCompilerBytes, '\0');
     in.read(compiler.data(), kCompilerBytes);
-    if (!in || magic != kMagic) refuse("it is none of this version");
+    if (!in || magic != kMagic) return refused("it is none of this version");
     compiler_ = compiler.c_str();
-    const std::uint64_t file_bytes = fs::file_size(file_);
-    if (count > file_bytes / sizeof(Record)) refuse("its index is longer than the file");
+    std::error_code error;
+    const std::uint64_t file_bytes = fs::file_size(file_, error);
+    if (error) return refused("its size is unknown");
+    if (count > file_bytes / sizeof(Record)) return refused("its index is longer than the file");
     std::vector<Record> records(count);
     in.read(reinterpret_cast<char*>(records.data()),
             static_cast<std::streamsize>(count * sizeof(Record)));
-    if (!in) refuse("it ends in its index");
+    if (!in) return refused("it ends in its index");
     for (const Record& record : records) {
         if (record.offset > file_bytes || record.packed_bytes > file_bytes - record.offset) {
-            refuse("a kernel lies beyond its end");
+            return refused("a kernel lies beyond its end");
         }
         places_[std::string(record.hash, kHashDigits)] = {record.offset, record.packed_bytes,
                                                           record.bytes};
     }
+    return {};
 }
 
 std::optional<std::string> KernelPack::find(std::string_view source_key) const {
@@ -148,16 +165,12 @@ void KernelPack::write(const fs::path& file, std::string_view compiler,
 
 const KernelPack& installed_kernel_pack() {
     static const KernelPack* const kPack = []() -> const KernelPack* {
-        try {
-            const auto* const pack = new KernelPack(find_pack());  // lives as long as the process
-            if (pack->size() > 0) {
-                debug_log("cuda", "{} compiled kernels in {}", pack->size(), pack->path().string());
-            }
-            return pack;
-        } catch (const std::exception& error) {
-            debug_log("cuda", "{}", error.what());
-            return new KernelPack("");
+        // Lives as long as the process.
+        const auto* const pack = new KernelPack(KernelPack::if_readable(find_pack()));
+        if (pack->size() > 0) {
+            debug_log("cuda", "{} compiled kernels in {}", pack->size(), pack->path().string());
         }
+        return pack;
     }();
     return *kPack;
 }

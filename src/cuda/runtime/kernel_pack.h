@@ -19,6 +19,9 @@ class KernelPack {
     /// empty.
     explicit KernelPack(std::filesystem::path file);
 
+    /// The same; empty where the file is not a pack, and TILEWRIGHT_DEBUG reports why.
+    static KernelPack if_readable(std::filesystem::path file);
+
     /// The cubin of a request; nothing where the pack has none or its bytes are damaged.
     std::optional<std::string> find(std::string_view source_key) const;
 
@@ -38,6 +41,10 @@ class KernelPack {
         std::uint64_t offset = 0;
         std::uint32_t packed_bytes = 0, bytes = 0;
     };
+
+    KernelPack() = default;
+    /// Reads the index of `file_`; returns why it is not a pack, else nothing.
+    std::string read_index();
 
     std::filesystem::path file_;
     std::string compiler_;

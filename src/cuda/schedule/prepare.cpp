@@ -76,12 +76,12 @@ bool is_chained(const ir::Function& kernel) {
 
 }  // namespace
 
-ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
+Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
     bool has_dot = false;
     ir::walk(kernel.body, [&](const ir::Instruction& made) {
         has_dot |= made.op == ir::Op::dot || made.op == ir::Op::call;
     });
-    if (!has_dot) throw Refused("it has no dot");
+    if (!has_dot) return {{}, "it has no dot"};
     ir::Function result = kernel;
     ir::optimise(result);
     if (is_chained(result) && ir::fold_factors(result).changed()) ir::optimise(result);
@@ -91,13 +91,10 @@ ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
     options.columns = tile.columns;
     options.k_chunk = 128 / size_of(operand_dtype(result));  // the span of the swizzle
     options.max_tile_elements = tile.rows * tile.columns;
-    try {
-        ir::retile(result, options);
-    } catch (const UserError& error) {
-        throw Refused(error.what());
-    }
+    const ir::RetileReport report = ir::try_retile(result, options);
+    if (!report.refusal.empty()) return {{}, report.refusal};
     ir::optimise(result);
-    return result;
+    return {std::move(result), {}};
 }
 
 std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
@@ -107,16 +104,14 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
     const bool two_sums = is_float(operands) && size_of(operands) == 1;  // see select_dots
     for (const Tile& tile : kTiles) {
         if (two_sums && tile.rows * tile.columns > 128 * 128) continue;
-        try {
-            const ir::Function cut = prepare_for_wgmma(kernel, tile);
-            const ir::Shape product = largest_product(cut);
-            const std::int64_t programs = programs_of(cut);
-            const auto waves = ceil_div(programs, kMultiprocessors);
-            // A grid that depends on the call is taken to be large.
-            const auto elements = static_cast<double>(programs > 0 ? waves * product.size() : 1);
-            costs.emplace_back(elements * time_of(product), tile);
-        } catch (const Refused&) {
-        }
+        const Prepared cut = prepare_for_wgmma(kernel, tile);
+        if (!cut.refusal.empty()) continue;
+        const ir::Shape product = largest_product(cut.kernel);
+        const std::int64_t programs = programs_of(cut.kernel);
+        const auto waves = ceil_div(programs, kMultiprocessors);
+        // A grid that depends on the call is taken to be large.
+        const auto elements = static_cast<double>(programs > 0 ? waves * product.size() : 1);
+        costs.emplace_back(elements * time_of(product), tile);
     }
     std::stable_sort(costs.begin(), costs.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -1,6 +1,7 @@
 // Cuts tile IR into tiles that warpgroups multiply.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "ir/function.h"
@@ -12,10 +13,14 @@ struct Tile {
     std::int64_t rows = 128, columns = 256;
 };
 
+struct Prepared {
+    ir::Function kernel;
+    std::string refusal;  ///< why the kernel cannot be cut so; there is none then
+};
 /// Optimises a traced kernel and cuts its blocks to tiles of at most this size, and dots to steps
 /// of 128 bytes along their inner dimension. The grid may have further static axes after those of
-/// `kernel`. Refused where a block cannot be cut.
-ir::Function prepare_for_wgmma(const ir::Function& kernel, const Tile& tile);
+/// `kernel`.
+Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile);
 
 /// The tiles to try, best first by estimated time.
 std::vector<Tile> tiles_to_try(const ir::Function& kernel);

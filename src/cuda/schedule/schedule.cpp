@@ -58,11 +58,16 @@ Program schedule(const ir::Function& kernel, const Target& target, Level up_to) 
     if (!is_for(target.arch)) throw Refused("it is for sm_90a only");
     std::string reason;
     for (const Tile& tile : tiles_to_try(kernel)) {
-        try {
-            return scheduled(prepare_for_wgmma(kernel, tile), target, up_to);
-        } catch (const Refused& refused) {
-            if (reason.empty()) reason = refused.what();  // that of the best tile
+        const Prepared prepared = prepare_for_wgmma(kernel, tile);
+        std::string refusal = prepared.refusal;
+        if (refusal.empty()) {
+            try {
+                return scheduled(prepared.kernel, target, up_to);
+            } catch (const Refused& refused) {
+                refusal = refused.what();
+            }
         }
+        if (reason.empty()) reason = std::move(refusal);  // that of the best tile
     }
     throw Refused(reason);
 }

@@ -52,16 +52,21 @@ void Demand::set_roots(std::vector<const Instruction*> roots, Region region) {
     root_region_ = std::move(region);
 }
 
-void Demand::refuse(const Instruction& at, std::string_view reason) const {
+Value Demand::refuse(const Instruction& at, std::string_view reason) {
     std::string what = "a result";
     if (!at.results.empty()) what = to_string(source_.function().type(at.results[0]));
     const std::string place = at.location.file.empty()
                                   ? ""
                                   : fmt::format(" (at {}:{})", at.location.file, at.location.line);
-    user_error("retile",
-               "expected a block that can be cut into tiles of at most {} elements but got "
-               "{} of {}: {}{}",
-               options_.max_tile_elements, name(at.op), what, reason, place);
+    refuse(
+        fmt::format("expected a block that can be cut into tiles of at most {} elements but got "
+                    "{} of {}: {}{}",
+                    options_.max_tile_elements, name(at.op), what, reason, place));
+    return {};
+}
+
+Value Demand::placeholder(Value value, const Region& region) {
+    return constant({source_.function().type(value).dtype, shape_of(region)}, 0);
 }
 
 Value Demand::sum(Value a, Value b) {
@@ -82,6 +87,7 @@ Value Demand::get(Value value, const Region& region) {
     TW_ASSERT(static_cast<int>(region.size()) == source_shape(value).rank());
     const Key key{value, region};
     if (const auto found = known_.find(key); found != known_.end()) return found->second;
+    if (stopped()) return placeholder(value, region);
     const Definition& from = source_.definition(value);
     if (from.instruction != nullptr && shape_of(region).size() > options_.max_tile_elements) {
         refuse(*from.instruction,
@@ -89,7 +95,8 @@ Value Demand::get(Value value, const Region& region) {
                                                              ? "all"
                                                              : to_string(shape_of(region))));
     }
-    const Value result = build(value, region);
+    const Value result = stopped() ? Value{} : build(value, region);
+    if (stopped()) return placeholder(value, region);
     note(key, result);
     return result;
 }
@@ -174,7 +181,7 @@ void Demand::narrow_access(const Instruction& from, const Region& region, Instru
 Value Demand::load(const Instruction& from, const Region& region) {
     for (const Instruction* root : roots_) {
         if (source_.written_between(from, *root)) {
-            refuse(from, "its Ref is written between the load and the store that needs it");
+            return refuse(from, "its Ref is written between the load and the store that needs it");
         }
         if (!is_access(root->op) ||
             !may_write(source_.function(), effects(*root).writes, from.operands[0])) {
@@ -185,7 +192,7 @@ Value Demand::load(const Instruction& from, const Region& region) {
             mine.ref == theirs.ref && region == root_region_ &&
             std::ranges::equal(mine.indices, theirs.indices) &&
             from.get<AccessAttributes>().indices == root->get<AccessAttributes>().indices;
-        if (!same) refuse(from, "a store in parts writes what a later part would read");
+        if (!same) return refuse(from, "a store in parts writes what a later part would read");
     }
     Instruction copy;
     narrow_access(from, region, copy);
@@ -199,21 +206,23 @@ Value Demand::carry(Value, const Definition& from, const Region& region) {
     for (const Frame* frame : frames_) {
         if (frame->loop != from.instruction) continue;
         if (frame->carries.contains(from.index)) {
-            refuse(*from.instruction,
-                   "two parts of a sub-tile need different regions of one carry");
+            return refuse(*from.instruction,
+                          "two parts of a sub-tile need different regions of one carry");
         }
         for (const Range& range : region) {
             if (range.offset && offset_depths_[range.offset] > frame->depth) {
-                refuse(*from.instruction, "a carry is needed in parts that change inside the loop");
+                return refuse(*from.instruction,
+                              "a carry is needed in parts that change inside the loop");
             }
         }
-        throw MissingCarry{frame, from.index, region};
+        missing_ = MissingCarry{frame, from.index, region};
+        return {};
     }
-    refuse(*from.instruction, "a carry of a loop with stores is larger than a tile");
+    return refuse(*from.instruction, "a carry of a loop with stores is larger than a tile");
 }
 
 Value Demand::for_loop(const Instruction& loop, std::size_t result, const Region& region) {
-    if (!effects(loop).removable()) refuse(loop, "the loop also writes memory");
+    if (!effects(loop).removable()) return refuse(loop, "the loop also writes memory");
     Frame frame{&loop, {{result, region}}, depth_};
     for (;;) {
         if (const auto done = try_loop(loop, result, frame)) return *done;
@@ -224,39 +233,31 @@ Value Demand::for_loop(const Instruction& loop, std::size_t result, const Region
 std::optional<Value> Demand::try_loop(const Instruction& loop, std::size_t result, Frame& frame) {
     const Block& block = loop.blocks[0];
     const std::vector<Value>& yielded = block.terminator().operands;
-    const std::size_t depth = frames_.size();
     frames_.push_back(&frame);
-    std::vector<Value> results;
-    try {
-        Value bounds[3];
-        for (std::size_t i = 0; i < 3; ++i) bounds[i] = get(loop.operands[i], {});
-        std::vector<Value> init;
-        for (const auto& [i, region] : frame.carries)
-            init.push_back(get(loop.operands[3 + i], region));
-        results = b_.for_loop(bounds[0], bounds[1], bounds[2], init,
-                              [&](Value iv, std::span<const Value> arguments) {
-                                  const Scope inner(*this);
-                                  note({block.arguments[0], {}}, iv);
-                                  std::size_t next = 0;
-                                  for (const auto& [i, region] : frame.carries) {
-                                      note({block.arguments[1 + i], region}, arguments[next++]);
-                                  }
-                                  std::vector<Value> values;
-                                  for (const auto& [i, region] : frame.carries) {
-                                      values.push_back(get(yielded[i], region));
-                                  }
-                                  return values;
-                              });
-    } catch (const MissingCarry& missing) {
-        frames_.resize(depth);
-        if (missing.frame != &frame) throw;
-        frame.carries.emplace(missing.carry, missing.region);
+    Value bounds[3];
+    for (std::size_t i = 0; i < 3; ++i) bounds[i] = get(loop.operands[i], {});
+    std::vector<Value> init;
+    for (const auto& [i, region] : frame.carries) init.push_back(get(loop.operands[3 + i], region));
+    const std::vector<Value> results = b_.for_loop(
+        bounds[0], bounds[1], bounds[2], init, [&](Value iv, std::span<const Value> arguments) {
+            const Scope inner(*this);
+            note({block.arguments[0], {}}, iv);
+            std::size_t next = 0;
+            for (const auto& [i, region] : frame.carries) {
+                note({block.arguments[1 + i], region}, arguments[next++]);
+            }
+            std::vector<Value> values;
+            for (const auto& [i, region] : frame.carries) values.push_back(get(yielded[i], region));
+            return values;
+        });
+    frames_.pop_back();
+    if (missing_ && missing_->frame == &frame) {
+        frame.carries.emplace(missing_->carry, missing_->region);
+        missing_.reset();
+        b_.block().body.pop_back();  // the loop without this carry
         return std::nullopt;
-    } catch (...) {
-        frames_.resize(depth);
-        throw;
     }
-    frames_.resize(depth);
+    if (stopped()) return Value{};
     std::optional<Value> wanted;
     std::size_t next = 0;
     for (const auto& [i, region] : frame.carries) {
@@ -267,7 +268,7 @@ std::optional<Value> Demand::try_loop(const Instruction& loop, std::size_t resul
 }
 
 Value Demand::if_else(const Instruction& branch, std::size_t result, const Region& region) {
-    if (!effects(branch).removable()) refuse(branch, "a branch also writes memory");
+    if (!effects(branch).removable()) return refuse(branch, "a branch also writes memory");
     const auto side = [&](std::size_t block) {
         return [this, &branch, &region, result, block] {
             const Scope scope(*this);
@@ -307,15 +308,14 @@ Value Demand::build(Value value, const Region& region) {
         case Op::if_else:
             return if_else(instruction, from.index, region);
         case Op::while_loop:
-            refuse(instruction, "the number of rounds may depend on the whole tile");
+            return refuse(instruction, "the number of rounds may depend on the whole tile");
         case Op::scan: {
             const std::size_t axis = instruction.get<ReduceAttributes>().axis;
             const std::int64_t extent = source_shape(value)[axis];
             if (!(region[axis] == Range{{}, extent, 0})) {
-                refuse(instruction,
-                       "a scan needs its axis whole; scan pieces of it in a loop that carries what "
-                       "they "
-                       "combine to");
+                return refuse(instruction,
+                              "a scan needs its axis whole; scan pieces of it in a loop that "
+                              "carries what they combine to");
             }
             return copy(instruction, {get(instruction.operands[0], region)}, shape_of(region));
         }
@@ -326,7 +326,8 @@ Value Demand::build(Value value, const Region& region) {
             if (info(instruction.op).op_class == OpClass::shape) {
                 return shape_op(instruction, region);
             }
-            refuse(instruction, "its result is used, and running it again would repeat its effect");
+            return refuse(instruction,
+                          "its result is used, and running it again would repeat its effect");
     }
 }
 

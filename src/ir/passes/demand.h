@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,9 +37,18 @@ class Demand {
     Demand(const SourceMap& source, Builder& builder, const RetileOptions& options)
         : source_(source), b_(builder), options_(options) {}
 
-    /// The region of a source value as a value of the target. UserError if it cannot be separated.
+    /// The region of a source value as a value of the target. If it cannot be separated, that is a
+    /// refusal, and this a placeholder of the same type.
     Value get(Value value, const Region& region);
     Value get_whole(Value value);
+
+    /// Why the first value that could not be separated could not; empty: all could. What was
+    /// emitted since is of no use, and no more is separated before the refusal is forgotten.
+    const std::string& refusal() const { return refusal_; }
+    void refuse(std::string reason) {
+        if (!stopped()) refusal_ = std::move(reason);
+    }
+    void forget_refusal() { refusal_.clear(); }
 
     /// Notes that a source value exists unchanged in the target, until the scope ends.
     void keep(Value value) { note({value, whole(source_.function().type(value).shape)}, value); }
@@ -87,6 +97,8 @@ class Demand {
         std::map<std::size_t, Region> carries;
         int depth;
     };
+    /// A carry that the loop of a frame turns out to need. Until it is rebuilt, all is
+    /// placeholders.
     struct MissingCarry {
         const Frame* frame;
         std::size_t carry;
@@ -95,7 +107,10 @@ class Demand {
 
     void note(Key key, Value value);
     Value build(Value value, const Region& region);
-    [[noreturn]] void refuse(const Instruction& at, std::string_view reason) const;
+    /// Notes a refusal; the value that it returns stands for none.
+    Value refuse(const Instruction& at, std::string_view reason);
+    bool stopped() const { return !refusal_.empty() || missing_; }
+    Value placeholder(Value value, const Region& region);
 
     Value carry(Value value, const Definition& from, const Region& region);
     Value for_loop(const Instruction& loop, std::size_t result, const Region& region);
@@ -124,6 +139,8 @@ class Demand {
     std::map<Key, Value> known_;
     std::vector<Key> notes_;  // keys of known_, innermost scope last
     std::vector<Frame*> frames_;
+    std::string refusal_;
+    std::optional<MissingCarry> missing_;  // with which a loop around is to be rebuilt
     std::vector<const Instruction*> roots_;
     Region root_region_;
     std::map<Value, int> offset_depths_;  // number of scopes around the definition of an offset

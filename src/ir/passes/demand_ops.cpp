@@ -122,7 +122,7 @@ Value Demand::concatenate(const Instruction& from, const Region& region) {
     const std::size_t axis = from.get<AxisAttributes>().axis;
     const std::int64_t extent = source_shape(from.result())[axis];
     if (!(region[axis] == Range{{}, extent, 0})) {
-        refuse(from, "the axis along which it joins would be cut");
+        return refuse(from, "the axis along which it joins would be cut");
     }
     std::vector<Value> parts;
     for (Value operand : from.operands) {
@@ -163,7 +163,8 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
             const bool axis_whole = region[axis] == Range{{}, after[axis], 0};
             cut_inside |= axis != outer_j && !axis_whole;
         }
-        if (cut_inside) refuse(from, "the cut does not follow the outermost axis of what it joins");
+        if (cut_inside)
+            return refuse(from, "the cut does not follow the outermost axis of what it joins");
         if (first_i == i || first_j == j) continue;
         const std::int64_t inner_before = product(before.dims().subspan(
             static_cast<std::size_t>(outer_i + 1), static_cast<std::size_t>(i - outer_i - 1)));
@@ -174,7 +175,7 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
         const std::int64_t size = range.size * inner_after;
         const std::int64_t multiple = range.multiple * inner_after;
         if (size % inner_before != 0 || multiple % inner_before != 0) {
-            refuse(from, "the cut does not fall on a row of what it splits");
+            return refuse(from, "the cut does not fall on a row of what it splits");
         }
         Value offset = times(range.offset, inner_after);
         if (offset && inner_before > 1) {
@@ -194,9 +195,10 @@ Value Demand::sort(const Instruction& from, const Region& region) {
     Region whole = region;
     whole[axis] = Range{{}, source_shape(from.operands[0])[how.axis], 0};
     if (!(region[axis] == Range{{}, how.count, 0})) {
-        refuse(from,
-               "sorting needs its axis whole; sort longer lines by the framework's sort before the "
-               "kernel");
+        return refuse(
+            from,
+            "sorting needs its axis whole; sort longer lines by the framework's sort before the "
+            "kernel");
     }
     return copy(from, {get(from.operands[0], whole)}, shape_of(region));
 }
@@ -206,9 +208,9 @@ Value Demand::reduce(const Instruction& from, const Region& region) {
     const Value operand = from.operands[0];
     const std::int64_t extent = source_shape(operand)[how.axis];
     if (dot_depth_ > 0 && source_.computed_by(operand, Op::dot)) {
-        refuse(from,
-               "a dot contracts what a reduction over another dot gives; write it as a loop "
-               "with running statistics, as attention does");
+        return refuse(from,
+                      "a dot contracts what a reduction over another dot gives; write it as a loop "
+                      "with running statistics, as attention does");
     }
     const std::int64_t chunk = chunk_beside(shape_of(region).size(), options_.max_tile_elements);
     if (extent <= chunk || shape_of(region).size() * extent <= options_.max_tile_elements) {

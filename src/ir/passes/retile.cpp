@@ -46,14 +46,15 @@ class Retiler {
             if (!source_.is_ref(parameter)) demand_.keep(parameter);
         }
         block(source_.body);
-        dce(target_);
-        check_sizes();
+        if (demand_.refusal().empty()) dce(target_);
+        if (demand_.refusal().empty()) check_sizes();
+        report.refusal = demand_.refusal();
         return std::move(target_);
     }
 
   private:
     void block(const Block& block) {
-        for (std::size_t i = 0; i < block.body.size(); ++i) {
+        for (std::size_t i = 0; i < block.body.size() && demand_.refusal().empty(); ++i) {
             const Instruction& instruction = block.body[i];
             if (instruction.op == Op::yield) {
                 yield(instruction);
@@ -150,35 +151,37 @@ class Retiler {
 
     void emit(const Roots& roots) {
         for (const Instruction* root : roots) check_root(*root);
+        if (!demand_.refusal().empty()) return;
         const std::vector<Tile> candidates = tiles(roots);
         const std::size_t mark = b_.block().body.size();
         const std::vector<std::int64_t> grid = target_.grid;
-        for (std::size_t i = 0; i < candidates.size(); ++i) {
-            try {
-                const Demand::Scope scope(demand_);
-                if (alone(roots) && splits(roots, candidates[i])) {
-                    on_grid(roots, candidates[i]);
-                } else {
-                    in_loops(roots, candidates[i]);
-                }
-                report_->stores += static_cast<int>(roots.size());
-                return;
-            } catch (const UserError&) {
-                // The last candidate cuts least, so its reason is the one to report.
-                if (i + 1 == candidates.size()) throw;
-                b_.block().body.resize(mark);
-                target_.grid = grid;
-            }
+        for (const Tile& candidate : candidates) {
+            // The last candidate cuts least, so its reason is the one to report.
+            demand_.forget_refusal();
+            b_.block().body.resize(mark);
+            target_.grid = grid;
+            const Demand::Scope scope(demand_);
+            const bool as_programs = alone(roots) && splits(roots, candidate);
+            const int axes = as_programs ? on_grid(roots, candidate) : 0;
+            if (!as_programs) in_loops(roots, candidate);
+            if (!demand_.refusal().empty()) continue;
+            if (as_programs) report_->grid_axes = axes;
+            report_->stores += static_cast<int>(roots.size());
+            return;
         }
     }
 
-    void check_root(const Instruction& root) const {
+    template <typename... Args>
+    void refuse(fmt::format_string<Args...> format, Args&&... args) {
+        demand_.refuse(fmt::format(format, std::forward<Args>(args)...));
+    }
+
+    void check_root(const Instruction& root) {
         const bool used =
             std::ranges::any_of(root.results, [&](Value v) { return used_.contains(v); });
         if (used) {
-            user_error("retile",
-                       "expected no use of what {} returns but got one: its tile {} is cut",
-                       name(root.op), to_string(source_.type(root.results[0])));
+            refuse("expected no use of what {} returns but got one: its tile {} is cut",
+                   name(root.op), to_string(source_.type(root.results[0])));
         }
     }
 
@@ -299,7 +302,8 @@ class Retiler {
         return !std::ranges::equal(full.dims(), tile) && full.size() > 0;
     }
 
-    void on_grid(const Roots& roots, const Tile& tile) {
+    /// Returns the number of axes that the grid gets.
+    int on_grid(const Roots& roots, const Tile& tile) {
         const Shape full = shape(*roots[0]);
         Region region;
         int axes = 0;
@@ -315,7 +319,7 @@ class Retiler {
             region.push_back(range);
         }
         emit_region(roots, region, inside(full, region));
-        report_->grid_axes = axes;
+        return axes;
     }
 
     // Mask of the lanes of a ragged last sub-tile that belong to the block; none when all do.
@@ -345,15 +349,15 @@ class Retiler {
         }
     }
 
-    void check_sizes() const {
+    void check_sizes() {
         walk(target_.body, [&](const Instruction& instruction) {
             for (Value result : instruction.results) {
                 const Type& type = target_.type(result);
                 if (type.shape.size() <= options_.max_tile_elements) continue;
-                user_error("retile",
-                           "expected a block that can be cut into tiles of at most {} "
-                           "elements but got {} of {}: something needs it whole",
-                           options_.max_tile_elements, name(instruction.op), to_string(type));
+                refuse(
+                    "expected a block that can be cut into tiles of at most {} elements but got "
+                    "{} of {}: something needs it whole",
+                    options_.max_tile_elements, name(instruction.op), to_string(type));
             }
         });
     }
@@ -380,7 +384,7 @@ bool fits(const Function& function, std::int64_t max_tile_elements) {
 
 }  // namespace
 
-RetileReport retile(Function& function, const RetileOptions& options) {
+RetileReport try_retile(Function& function, const RetileOptions& options) {
     if (options.max_tile_elements < 1 || options.rows < 1 || options.columns < 1 ||
         options.k_chunk < 1) {
         user_error("retile",
@@ -391,8 +395,15 @@ RetileReport retile(Function& function, const RetileOptions& options) {
     if (fits(function, options.max_tile_elements)) return report;
     Function source = function;
     inline_calls(source);
-    function = Retiler(source, options).run(report);
-    report.rewritten = true;
+    Function result = Retiler(source, options).run(report);
+    report.rewritten = report.refusal.empty();
+    if (report.rewritten) function = std::move(result);
+    return report;
+}
+
+RetileReport retile(Function& function, const RetileOptions& options) {
+    RetileReport report = try_retile(function, options);
+    if (!report.refusal.empty()) user_error("retile", "{}", report.refusal);
     return report;
 }
 

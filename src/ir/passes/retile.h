@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "ir/function.h"
 
@@ -24,14 +25,17 @@ struct RetileReport {
     int stores = 0;     ///< stores and atomics cut into sub-tiles
     int grid_axes = 0;  ///< axes appended to the function's grid, which calls must launch
     bool rewritten = false;
+    std::string refusal;  ///< op, type and reason where a block cannot be cut
     bool changed() const { return rewritten; }
 };
 
 /// Rewrites a kernel whose blocks are larger than a tile. Each store is cut into sub-tiles; walking
 /// back from a sub-tile finds what it needs, so loads fetch only their part, reductions and dots
 /// stream the axis they contract, and elementwise producers are fused in between. Mods are inlined
-/// first. Kernels that fit are unchanged. UserError names the op, its type and the reason if a
-/// block cannot be separated; the function is then unchanged.
+/// first. Kernels that fit are unchanged, and so are those of which a block cannot be cut: the
+/// report then says why.
+RetileReport try_retile(Function& function, const RetileOptions& options = {});
+/// The same; UserError says why a block cannot be cut.
 RetileReport retile(Function& function, const RetileOptions& options = {});
 
 }  // namespace tilewright::ir
