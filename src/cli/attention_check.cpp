@@ -200,7 +200,7 @@ class Checker {
 
     static void add(const Array& part, std::int64_t first, Array& sum) {
         for (std::size_t i = 0; i < part.data.size(); ++i) {
-            sum.data[static_cast<std::size_t>(first) + i] += part.data[i];
+            sum.data[first + i] += part.data[i];
         }
     }
 

@@ -22,7 +22,7 @@ class Lines {
         }
         order_.push_back(axis);
         back_.resize(order_.size());
-        for (int a = 0; a < rank; ++a) back_[static_cast<std::size_t>(order_[a_(a)])] = a;
+        for (int a = 0; a < rank; ++a) back_[order_[a]] = a;
         for (const int a : order_) extents_.push_back(shape[a]);
         length = shape[axis];
         rows = shape.size() / std::max<std::int64_t>(length, 1);
@@ -41,7 +41,6 @@ class Lines {
     std::int64_t rows = 1, length = 1, size = 1;
 
   private:
-    static std::size_t a_(int axis) { return static_cast<std::size_t>(axis); }
     Value counted(int axis) const {
         return b_.reshape(b_.iota({DType::i32, ir::Shape{rows, length}}, axis), ir::Shape{size});
     }

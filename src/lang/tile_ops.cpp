@@ -32,7 +32,7 @@ const Tracer::GridAxis& grid_axis(Tracer& tracer, const char* op, int axis) {
         user_error(op, "expected an axis of the {}-dimensional grid of kernel `{}` but got {}",
                    visible, tracer.function().name, axis);
     }
-    return tracer.grid[static_cast<std::size_t>(axis + tracer.hidden_axes)];
+    return tracer.grid[axis + tracer.hidden_axes];
 }
 
 /// Dtype of a sum or product: narrow integers and bool use 32 bits, as in JAX.

@@ -74,7 +74,7 @@ Picture picture(const MaskData& data, std::int64_t head, std::int64_t most_cells
         }
         queries[y] += static_cast<double>(rows);
         for (std::size_t x = 0; x < row.sums().size(); ++x)
-            sums[static_cast<std::size_t>(y * result.width) + x] += row.sums()[x];
+            sums[y * result.width + x] += row.sums()[x];
     }
     // Keys per cell, by the same rule.
     RowSums keys(std::max<std::int64_t>(data.kv_len, 1), std::max<std::int64_t>(result.width, 1));
@@ -119,7 +119,7 @@ std::string characters(const BlockLevel& level, std::int64_t rows, std::int64_t 
             for (const BlockSpan& span : level.row(head * level.rows + row))
                 line.add(span.first, span.first + span.count, span.full ? 1 : 0.5);
             for (std::size_t x = 0; x < line.sums().size(); ++x)
-                sums[static_cast<std::size_t>(y * width) + x] += line.sums()[x];
+                sums[y * width + x] += line.sums()[x];
         }
         RowSums keys(level.columns, width);
         keys.add(0, level.columns, 1);

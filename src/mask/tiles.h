@@ -34,10 +34,10 @@ struct TileBits {
         : rows(r), columns(c), words(static_cast<std::size_t>(r * ((c + 63) / 64))) {}
     std::int64_t stride() const { return (columns + 63) / 64; }
     bool get(std::int64_t i, std::int64_t j) const {
-        return (words[static_cast<std::size_t>(i * stride() + j / 64)] >> (j % 64) & 1) != 0;
+        return (words[i * stride() + j / 64] >> (j % 64) & 1) != 0;
     }
     void set(std::int64_t i, std::int64_t j) {
-        words[static_cast<std::size_t>(i * stride() + j / 64)] |= std::uint64_t{1} << (j % 64);
+        words[i * stride() + j / 64] |= std::uint64_t{1} << (j % 64);
     }
     std::int64_t popcount() const;
     TileBits transposed() const;
@@ -57,9 +57,7 @@ class TileTable {
     std::int64_t number(const TileRow& row, std::int64_t tile);
     const std::vector<TileBits>& tiles() const { return tiles_; }
     /// Number of bits set in a tile.
-    std::int64_t popcount(std::int64_t number) const {
-        return popcounts_[static_cast<std::size_t>(number)];
-    }
+    std::int64_t popcount(std::int64_t number) const { return popcounts_[number]; }
 
   private:
     const MaskData& data_;

@@ -227,8 +227,7 @@ lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shape
         const Alias& alias = options_.aliases[a];
         const auto group = static_cast<int>(a);
         signature.parameters[alias.input].alias_group = group;
-        signature.parameters[inputs.size() + static_cast<std::size_t>(alias.output)].alias_group =
-            group;
+        signature.parameters[inputs.size() + alias.output].alias_group = group;
     }
     signature.grid = shapes.grid;
     for (std::size_t axis = 0; axis < shapes.grid.size(); ++axis) {

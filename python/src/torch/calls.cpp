@@ -57,9 +57,7 @@ nb::object Calls::call(nb::handle site, Arguments& arguments, const CallDetails&
     std::vector<Result> results;
     results.reserve(shape->results.size());
     for (const Wanted& wanted : shape->results) {
-        const nb::handle like = wanted.like < 0
-                                    ? nb::handle()
-                                    : arguments.objects()[static_cast<std::size_t>(wanted.like)];
+        const nb::handle like = wanted.like < 0 ? nb::handle() : arguments.objects()[wanted.like];
         results.push_back(make_result(wanted.arguments, like));
     }
 

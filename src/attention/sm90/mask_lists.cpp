@@ -164,7 +164,7 @@ class KeyLists {
         std::uint64_t live = 0;
         for (int thread = 0; thread < 128; ++thread) {
             for (std::size_t i = 0; i < words_; ++i) {
-                const std::uint32_t word = words[static_cast<std::size_t>(thread) * words_ + i];
+                const std::uint32_t word = words[thread * words_ + i];
                 constexpr std::uint32_t kFirstKey = 0x33333333;  // registers 4 j and 4 j + 1
                 live |= std::uint64_t{(word & kFirstKey) != 0} << key_of_register(thread, 0);
                 live |= std::uint64_t{(word & ~kFirstKey) != 0} << key_of_register(thread, 2);
@@ -174,7 +174,7 @@ class KeyLists {
     }
     std::uint64_t live_of(const Run& run, std::size_t strip) const {
         if (run.bits < 0) return ~std::uint64_t{0};
-        return live_[static_cast<std::size_t>(run.bits) * strips_ + strip];
+        return live_[run.bits * strips_ + strip];
     }
 
     /// The runs of a tile, from the last block down.

@@ -295,14 +295,12 @@ void Emitter::load(const Instruction& made) {
         } else if (!text.window.empty() || (!same && text.vector > 1)) {
             for (int i = 0; i < text.vector; ++i) {
                 line("{0} {1} = {2}; if ({3}) load_vector({4} + {5}, {1});", register_type(dtype),
-                     group[i], others[at + static_cast<std::size_t>(i)],
-                     text.inside[at + static_cast<std::size_t>(i)], address, i);
+                     group[i], others[at + i], text.inside[at + i], address, i);
             }
         } else {
             Names declarations;
             for (int i = 0; i < text.vector; ++i) {
-                declarations.push_back(
-                    fmt::format("{} = {}", group[i], others[at + static_cast<std::size_t>(i)]));
+                declarations.push_back(fmt::format("{} = {}", group[i], others[at + i]));
             }
             line("{} {};", register_type(dtype), fmt::join(declarations, ", "));
             line("if ({}) load_vector({}, {});", inside, address, fmt::join(group, ", "));

@@ -176,7 +176,7 @@ void CudaPrinter::thread_positions() {
 }
 
 std::string CudaPrinter::extent(int axis) const {
-    const std::int64_t extent = p_.grid[static_cast<std::size_t>(axis)];
+    const std::int64_t extent = p_.grid[axis];
     return extent == ir::kDynamic ? fmt::format("static_cast<u32>(grid{})", axis)
                                   : fmt::format("{}u", extent);
 }

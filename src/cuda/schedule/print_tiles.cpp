@@ -27,7 +27,7 @@ std::string combined(const Instruction& made, DType dtype, const std::string& a,
 unsigned bits_along(const Layout& layout, const std::vector<std::uint64_t>& bases, int axis) {
     unsigned mask = 0;
     for (std::size_t bit = 0; bit < bases.size(); ++bit) {
-        if (layout.unpack(bases[bit])[static_cast<std::size_t>(axis)] != 0) mask |= 1U << bit;
+        if (layout.unpack(bases[bit])[axis] != 0) mask |= 1U << bit;
     }
     return mask;
 }

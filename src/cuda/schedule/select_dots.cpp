@@ -124,7 +124,7 @@ class Selection {
         Instruction made = make(Op::wgmma, {dot.operands[2]}, dot.results);
         made.line = dot.line;
         for (int side = 0; side < 2; ++side) {
-            Value operand = dot.operands[static_cast<std::size_t>(side)];
+            Value operand = dot.operands[side];
             bool transposed = dot.has(side == 0 ? "transpose_a" : "transpose_b");
             const Instruction* source = uses_.definition(operand);
             if (source != nullptr && source->is(ir::Op::transpose)) {

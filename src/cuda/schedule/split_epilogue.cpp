@@ -140,7 +140,7 @@ class Split {
     std::vector<Value> sums_after(const Block& block, std::ptrdiff_t loop) const {
         std::set<Value> before;
         for (std::ptrdiff_t i = 0; i <= loop; ++i) {
-            const auto& results = block.body[static_cast<std::size_t>(i)].results;
+            const auto& results = block.body[i].results;
             before.insert(results.begin(), results.end());
         }
         std::vector<Value> sums;
