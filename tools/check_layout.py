@@ -7,8 +7,8 @@ Rules: a module includes itself and exactly the modules that its row below lists
 or imports itself through others; a namespace is its folder's, and an anonymous one is opened once;
 public headers include nothing private and export their names; a file opens with its purpose; no
 file is longer than 1,200 lines (a warning above 600); a test of an error names its text; each
-module's CMake lists name every source and test, sorted; bench/README.md lists every benchmark; no
-path of a developer's machine, no package mirror's host, no word that CONTRIBUTING.md's table
+module's CMake lists name every source and test, sorted; the registry of benchmarks has all of them
+and nothing else; no path of a developer's machine, no package mirror's host, no word that CONTRIBUTING.md's table
 replaces, and no unfinished-work marks.
 """
 
@@ -80,6 +80,7 @@ WORDS = {
         r"(?<![a-z])guess": "speculative row maximum",
         r"(?<![a-z])tickets?(?![a-z])": "dynamic tile scheduler",
         r"kShares\b|\.shares\b|in equal shares": "stream-K",
+        r"\bparts of (\{\}|\d+) keys\b": "split-KV",
         r"\b(met|meets?) (a|its first) key\b": "has an unmasked key",
         r"\bkWide\b|\bwide (heads?|kernels?|backwards?)\b": "head_dim > 128",
         r"(?<![a-z])behind(?![a-z])": "after",
@@ -296,12 +297,22 @@ def check_lists(module):
 
 
 def check_benchmarks():
-    """Checks that bench/README.md lists every benchmark."""
-    readme = ROOT / "bench" / "README.md"
-    text = readme.read_text()
-    for path in files("bench", suffixes={".py", ".cpp"}):
-        if f"`{path.relative_to(ROOT / 'bench')}`" not in text:
-            report(readme, 1, f"does not list {path.relative_to(ROOT)}")
+    """Checks that the registry lists every file of bench/ and every function of `tilewright bench`."""
+    registry = ROOT / "src/cli/bench/registry.cpp"
+    cases = ROOT / "src/cli/bench/cases.h"
+    text = registry.read_text()
+    listed = set(re.findall(r'"([\w/]+\.(?:py|cpp))"', text))
+    present = {
+        path.relative_to(ROOT / "bench").as_posix()
+        for path in files("bench", suffixes={".py", ".cpp"})
+    }
+    for name in sorted(present - listed):
+        report(registry, 1, f"does not list bench/{name}")
+    for name in sorted(listed - present):
+        report(registry, 1, f"lists bench/{name}, which does not exist")
+    for function in re.findall(r"\bvoid (bench_\w+)\(", cases.read_text()):
+        if not re.search(rf"\b{function}\b", text):
+            report(registry, 1, f"does not list {function} of {cases.name}")
 
 
 def main():

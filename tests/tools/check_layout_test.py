@@ -20,6 +20,10 @@ GOOD = {
 }
 for gpu in "src/mask/gpu.h", "src/attention/sm90/a.h":
     GOOD[gpu] = '// For GPUs.\n#include "cuda/a.h"\n'
+GOOD["src/cli/CMakeLists.txt"] = "SOURCES bench/registry.cpp\n"
+GOOD["src/cli/bench/cases.h"] = "// Cases.\nvoid bench_norm(int);\n"
+GOOD["src/cli/bench/registry.cpp"] = '// All.\n{"norm", bench_norm}, {{"cpu/a.cpp"}, "runs"}\n'
+GOOD["bench/cpu/a.cpp"] = "// A benchmark.\n"
 
 
 class CheckLayout(unittest.TestCase):
@@ -29,7 +33,6 @@ class CheckLayout(unittest.TestCase):
             for name, text in {
                 "dev": "",
                 "README.md": "",
-                "bench/README.md": "# b.\n",
                 **GOOD,
                 **changes,
             }.items():
@@ -68,7 +71,13 @@ class CheckLayout(unittest.TestCase):
             "module norm includes nothing of run: leave it out of its row": {
                 "src/norm/a.h": '// norm.\n#include "support/a.h"\n'
             },
-            "bench/README.md:1: does not list bench/new.py": {"bench/new.py": "# new.\n"},
+            "registry.cpp:1: does not list bench/new.py": {"bench/new.py": "# new.\n"},
+            "registry.cpp:1: lists bench/gone.py, which does not exist": {
+                "src/cli/bench/registry.cpp": '// b.\nbench_norm "gone.py" "cpu/a.cpp"\n'
+            },
+            "registry.cpp:1: does not list bench_new of cases.h": {
+                "src/cli/bench/cases.h": "// b.\nvoid bench_norm(int);\nvoid bench_new(int);\n"
+            },
             "includes itself: src/ir/b.h -> src/ir/c.h -> src/ir/b.h": {
                 "src/ir/b.h": '// b.\n#include "ir/c.h"\n',
                 "src/ir/c.h": '// c.\n#include "ir/b.h"\n',

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "attention/spec.h"
-#include "cli/bench/cases.h"
 #include "cli/bench/gpu_timing.h"
+#include "cli/bench/registry.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/tuning_tables.h"
@@ -28,55 +28,6 @@ struct Options {
     BenchOptions bench;
     bool no_check = false, causal = false, graphs = false;
 };
-
-/// An operation that `bench` can measure.
-struct Benchmark {
-    std::string name;
-    void (*on_cpu)(const BenchOptions&, Report&);
-    void (*on_gpu)(const BenchOptions&, Report&);  ///< null if there is none
-    std::vector<std::string> reads;  ///< options that it uses, of those that others ignore
-};
-
-/// All benchmarks by name: the program's only list of them.
-const std::vector<Benchmark>& benchmarks() {
-    static const std::vector<Benchmark> kBenchmarks{
-        {"attention",
-         bench_attention,
-         bench_attention_gpu,
-         {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
-          "--causal", "--backward", "--baseline", "--mask", "--score", "--sweep", "--engine",
-          "--no-deterministic", "--autotune", "--precision"}},
-        {"compile",
-         bench_compile,
-         bench_compile_gpu,
-         {"--dtype", "--head-dim", "--once", "--no-deterministic"}},
-        {"cpu", bench_cpu, nullptr, {"--baseline", "--case", "--small"}},
-        {"decode",
-         bench_decode,
-         bench_decode_gpu,
-         {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
-          "--baseline", "--precision"}},
-        {"flex",
-         bench_flex,
-         bench_flex_gpu,
-         {"--dtype", "--batch", "--heads", "--kv-heads", "--seq-len", "--kv-len", "--head-dim",
-          "--backward", "--baseline", "--mask", "--score", "--engine", "--no-deterministic",
-          "--autotune", "--precision", "--case", "--front-end", "--no-picture"}},
-        {"mask", bench_mask, bench_mask_gpu, {"--dtype", "--batch", "--heads", "--seq-len"}},
-        {"matmul", bench_matmul, bench_matmul_gpu, {"--dtype", "--seq-len", "--baseline"}},
-        {"norm",
-         bench_norm,
-         bench_norm_gpu,
-         {"--dtype", "--seq-len", "--head-dim", "--baseline", "--sweep"}},
-    };
-    return kBenchmarks;
-}
-
-std::vector<std::string> benchmark_names() {
-    std::vector<std::string> names;
-    for (const Benchmark& benchmark : benchmarks()) names.push_back(benchmark.name);
-    return names;
-}
 
 /// Refuses options that the operation would ignore.
 void expect_read(const CLI::App& command, const std::string& operation) {
@@ -213,6 +164,9 @@ void add_bench(CLI::App& app, Console& console) {
         ->type_name("")
         ->required()
         ->check(one_of(benchmark_names()));
+    command->add_flag_callback(
+        "--list", [] { throw CLI::CallForVersion(benchmark_list(), 0); },
+        "print all benchmarks, also those of bench/, and how to run them");
     command
         ->add_option("--dtype", options->dtype,
                      "f32, bf16, f16 or f64, of matmul also i8, u8, i16, i32, f8e4m3 or f8e5m2 "
