@@ -200,9 +200,9 @@ class CudaScope {
 /// True while this thread's stream is being captured into a CUDA graph.
 bool is_cuda_recording();
 
-/// GPU memory from Tilewright's own cache, regardless of any CudaScope, also during graph capture:
-/// keep it as long as the graph. Once the pointer is gone, work on this thread's stream may reuse
-/// the memory.
+/// GPU memory of Tilewright's own, regardless of any CudaScope. While this thread's stream is being
+/// captured, it lives as long as the graph and what is instantiated from it; otherwise, once the
+/// pointer is gone, work on this thread's stream may reuse it.
 std::shared_ptr<void> cached_cuda_memory(std::int64_t bytes, int device);
 
 /// Makes work submitted to stream `consumer` from now on wait for the work that this thread's

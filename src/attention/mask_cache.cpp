@@ -116,15 +116,12 @@ std::shared_ptr<const mask::MaskPlan> plan_on(Device device, const BlockMask& ma
         return *known;
     }
     run::expect_no_capture("attention", "the mask to be on the GPU");
-    const std::vector<Copy> gone = kCopies->take_if([&](const Key& other, const Copy&) {
-        return other.first == device.index && other.second.is_gone();
-    });
-    if (!gone.empty()) run::wait_for_gpu(device.index);  // any stream may still read them
-    const run::OwnCudaMemory own;
+    kCopies->take_if([](const Key& other, const Copy&) { return other.second.is_gone(); });
     auto moved = std::make_shared<mask::MaskPlan>(*plan);
-    for (Tensor* tensor : {&moved->headers, &moved->partial, &moved->full, &moved->bits}) {
-        *tensor = tensor->to(device);
-    }
+    Tensor* const parts[] = {&moved->headers, &moved->partial, &moved->full, &moved->bits};
+    std::vector<Tensor> copies =
+        run::own_copies(std::vector{plan->headers, plan->partial, plan->full, plan->bits}, device);
+    for (std::size_t i = 0; i < copies.size(); ++i) *parts[i] = std::move(copies[i]);
     debug_log("attention", "a mask of {} bytes is copied to {}", plan->nbytes(), to_string(device));
     return kCopies->put(key, std::move(moved));
 }

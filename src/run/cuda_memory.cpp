@@ -60,40 +60,43 @@ void synchronize(Device device) {
 namespace run {
 namespace {
 
-/// Unused buffers by device, stream and size class.
-class Cache {
+/// Unused buffers of a stream by size class.
+class UnusedBuffers {
   public:
-    using Key = std::tuple<int, void*, std::size_t>;
-
-    std::unique_ptr<cuda::Buffer> take(const Key& key) {
+    std::unique_ptr<cuda::Buffer> take(std::size_t size) {
         const std::scoped_lock lock(mutex_);
-        auto& buffers = free_[key];
-        if (buffers.empty()) return nullptr;
-        auto buffer = std::move(buffers.back());
-        buffers.pop_back();
+        const auto found = by_size_.find(size);
+        if (found == by_size_.end() || found->second.empty()) return nullptr;
+        auto buffer = std::move(found->second.back());
+        found->second.pop_back();
         return buffer;
     }
-    void give(const Key& key, std::unique_ptr<cuda::Buffer> buffer) {
+    void give(std::unique_ptr<cuda::Buffer> buffer) {
         const std::scoped_lock lock(mutex_);
-        free_[key].push_back(std::move(buffer));
+        by_size_[buffer->bytes()].push_back(std::move(buffer));
     }
-    /// Returns all buffers of a device to the driver.
-    void drop(int device) {
-        std::map<Key, std::vector<std::unique_ptr<cuda::Buffer>>> dropped;
+    std::size_t bytes() const {
         const std::scoped_lock lock(mutex_);
-        for (auto& [key, buffers] : free_) {
-            if (std::get<0>(key) == device) dropped[key] = std::move(buffers), buffers.clear();
-        }
+        std::size_t sum = 0;
+        for (const auto& [size, buffers] : by_size_) sum += size * buffers.size();
+        return sum;
     }
 
   private:
-    std::mutex mutex_;
-    std::map<Key, std::vector<std::unique_ptr<cuda::Buffer>>> free_;
+    mutable std::mutex mutex_;
+    std::map<std::size_t, std::vector<std::unique_ptr<cuda::Buffer>>> by_size_;
 };
 
-/// Never destroyed: tensors with static storage may outlive every other object.
+/// Unused buffers by device and stream. Nobody tells of streams that are destroyed: the driver gets
+/// the buffers of those that were used least recently, and waits for what still runs there. Never
+/// destroyed: tensors with static storage may outlive every other object.
+using StreamKey = std::pair<int, void*>;
+using Cache = Memo<StreamKey, std::shared_ptr<UnusedBuffers>>;
 Cache& cache() {
-    static auto* const kCache = new Cache;
+    constexpr std::size_t kMostStreams = 64;
+    static auto* const kCache =
+        new Cache("unused memory of GPUs by stream", kMostStreams,
+                  [](const std::shared_ptr<UnusedBuffers>& unused) { return unused->bytes(); });
     return *kCache;
 }
 
@@ -106,24 +109,27 @@ std::size_t size_class(std::size_t bytes) {
 
 /// A new buffer; the cache gives up its own if the GPU has no more memory.
 std::unique_ptr<cuda::Buffer> new_buffer(int device, std::size_t bytes) {
-    const cuda::DuringCapture allowed;
     try {
         return std::make_unique<cuda::Buffer>(device, bytes);
     } catch (const CudaError&) {
-        cache().drop(device);
+        cache().take_if([&](const StreamKey& key, const auto&) { return key.first == device; });
         return std::make_unique<cuda::Buffer>(device, bytes);
     }
 }
 
 /// Memory from the cache, which gets it back when the pointer is gone.
 std::shared_ptr<void> take(std::int64_t bytes, int device) {
-    const Cache::Key key{device, cuda_stream(), size_class(static_cast<std::size_t>(bytes))};
+    const StreamKey key{device, cuda_stream()};
+    const std::size_t size = size_class(static_cast<std::size_t>(bytes));
     cuda::device_info(device);  // UserError if there is no such GPU
-    std::unique_ptr<cuda::Buffer> buffer = cache().take(key);
-    if (!buffer) buffer = new_buffer(device, std::get<2>(key));
+    const std::shared_ptr<UnusedBuffers> unused =
+        cache().get(key, [] { return std::make_shared<UnusedBuffers>(); });
+    std::unique_ptr<cuda::Buffer> buffer = unused->take(size);
+    if (!buffer) buffer = new_buffer(device, size);
     void* const memory = reinterpret_cast<void*>(buffer->address());
     return {memory, [key, kept = buffer.release()](void*) {
-                cache().give(key, std::unique_ptr<cuda::Buffer>(kept));
+                std::unique_ptr<cuda::Buffer> given(kept);
+                if (const auto still = cache().find(key)) (*still)->give(std::move(given));
             }};
 }
 
@@ -136,24 +142,32 @@ std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
         user_error("allocate", "expected {} bytes of GPU memory from the caller but got none",
                    bytes);
     }
-    cuda::drop_gone_graphs();
-    if (!cuda::is_capturing()) return take(bytes, device);
-    // The graph may write to it at every launch, so it is the graph's own.
-    cuda::device_info(device);  // UserError if there is no such GPU
-    const std::shared_ptr<cuda::Buffer> buffer =
-        new_buffer(device, size_class(static_cast<std::size_t>(bytes)));
-    cuda::keep_for_graph(cuda_stream(), buffer);
-    return {buffer, reinterpret_cast<void*>(buffer->address())};
+    return cached_cuda_memory(bytes, device);
 }
 
 bool is_told_addresses() {
     return allocator_of_thread != nullptr;
 }
 
-OwnCudaMemory::OwnCudaMemory() : callers_(std::exchange(allocator_of_thread, nullptr)) {}
-
-OwnCudaMemory::~OwnCudaMemory() {
-    allocator_of_thread = callers_;
+std::vector<Tensor> own_copies(std::span<const Tensor> tensors, Device device) {
+    constexpr std::size_t kAlignment = 256;
+    std::vector<std::size_t> places;
+    std::size_t bytes = 0;
+    for (const Tensor& tensor : tensors) {
+        places.push_back(bytes);
+        bytes +=
+            (static_cast<std::size_t>(tensor.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    const std::shared_ptr<cuda::Buffer> buffer = new_buffer(device.index, bytes);
+    std::vector<Tensor> copies;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const Tensor source = tensors[i].contiguous();
+        void* const memory = reinterpret_cast<void*>(buffer->address() + places[i]);
+        copy_memory(memory, device, source.raw(), source.device(), source.nbytes());
+        copies.push_back(
+            Tensor::from_data(memory, source.dtype(), source.shape(), {}, buffer, device));
+    }
+    return copies;
 }
 
 void copy_memory(void* to, Device to_device, const void* from, Device from_device,
@@ -208,8 +222,9 @@ Tensor constant(std::span<const std::int64_t> values, Device device) {
         }
         cuda::expect_no_capture("call", "small arrays to be on the GPU");
         auto buffer = std::make_shared<cuda::Buffer>(device.index, values.size_bytes());
-        buffer->upload(values.data(), values.size_bytes());
         void* const memory = reinterpret_cast<void*>(buffer->address());
+        copy_memory(memory, device, values.data(), Device{},
+                    static_cast<std::int64_t>(values.size_bytes()));
         return Tensor::from_data(memory, i64, {count}, {}, std::move(buffer), device);
     });
     if (device.kind == Device::Kind::cuda && cuda::is_capturing()) {
@@ -243,7 +258,14 @@ bool is_cuda_recording() {
 }
 
 std::shared_ptr<void> cached_cuda_memory(std::int64_t bytes, int device) {
-    return run::take(bytes, device);
+    cuda::drop_gone_graphs();
+    if (!cuda::is_capturing()) return run::take(bytes, device);
+    // The graph may write to it at every launch, so it is the graph's own.
+    cuda::device_info(device);  // UserError if there is no such GPU
+    const std::shared_ptr<cuda::Buffer> buffer =
+        run::new_buffer(device, run::size_class(static_cast<std::size_t>(bytes)));
+    cuda::keep_for_graph(cuda_stream(), buffer);
+    return {buffer, reinterpret_cast<void*>(buffer->address())};
 }
 
 }  // namespace tilewright

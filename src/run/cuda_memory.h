@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "tilewright/run.h"
 #include "tilewright/tensor.h"
@@ -20,17 +21,10 @@ std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device);
 /// where they are, and asking the driver costs microseconds a call.
 bool is_told_addresses();
 
-/// While it lives, this thread allocates from Tilewright's own cache: for what outlives the call.
-class OwnCudaMemory {
-  public:
-    OwnCudaMemory();
-    ~OwnCudaMemory();
-    OwnCudaMemory(const OwnCudaMemory&) = delete;
-    OwnCudaMemory& operator=(const OwnCudaMemory&) = delete;
-
-  private:
-    CudaAllocator* callers_;
-};
+/// Contiguous copies of CPU tensors on a GPU, for what outlives the call: in memory of their own,
+/// whatever allocator this thread's CudaScope has. Any stream may read them. Once the last copy is
+/// gone the driver frees the memory, and waits for kernels that still read it.
+std::vector<Tensor> own_copies(std::span<const Tensor> tensors, Device device);
 
 /// Copies bytes between devices on the current stream; waits if one is the host.
 void copy_memory(void* to, Device to_device, const void* from, Device from_device,

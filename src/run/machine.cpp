@@ -46,9 +46,4 @@ void check_stream(std::string_view operation, int device) {
     cuda::check_stream(operation, device);
 }
 
-void wait_for_gpu(int device) {
-    const cuda::ContextScope scope(device);
-    cuda::driver().check(cuda::driver().cuCtxSynchronize(), "waiting for a GPU");
-}
-
 }  // namespace tilewright::run

@@ -39,7 +39,4 @@ void expect_no_capture(std::string_view operation, std::string_view what);
 /// UserError unless this thread's stream belongs to this GPU; the legacy stream belongs to any.
 void check_stream(std::string_view operation, int device);
 
-/// Waits until all streams of a GPU are done.
-void wait_for_gpu(int device);
-
 }  // namespace tilewright::run

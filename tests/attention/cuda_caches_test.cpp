@@ -2,20 +2,26 @@
 // the stand-in for a GPU, with kernels that do nothing (tests/cuda/fake).
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "cuda/runtime/graph.h"
 #include "cuda/runtime/kernel.h"
 #include "cuda/runtime/memory.h"
 #include "run/cuda_memory.h"
 #include "tests/cuda/test_support.h"
+#include "tests/support/throws.h"
 #include "tilewright/attention.h"
 #include "tilewright/run.h"
+#include "tilewright/system.h"
 
 namespace tilewright {
 namespace {
@@ -124,6 +130,7 @@ Graph new_graph(int number) {
     return Graph([&](cuda::StreamHandle stream) {
         run::constant(values, Device::cuda());
         Tensor::empty(f32, {16}, Device::cuda());
+        cached_cuda_memory(64, 0);
         cuda::launch(kernel, {}, {}, stream);
     });
 }
@@ -138,10 +145,44 @@ TEST_F(CudaCaches, KeepWhatGraphsUse) {
     constexpr int kGraphs = 1200;  // more than the memo of small arrays has entries
     for (int i = 0; i < kGraphs; ++i) graphs.push_back(new_graph(i));
     EXPECT_GE(held().modules, kGraphs);
-    EXPECT_GE(held().blocks, before.blocks + kGraphs);
+    EXPECT_GE(held().blocks, before.blocks + 2 * kGraphs);
     graphs.clear();
     for (int i = 0; i < 65; ++i) new_kernel();
     EXPECT_LE(held().modules, before.modules + 130);
+    EXPECT_LE(held().blocks, before.blocks + 1024 + 8);
+}
+
+TEST_F(CudaCaches, LetGoOfWhatNoGraphTakes) {
+    auto object = std::make_shared<const int>(1);
+    const std::weak_ptr<const int> left = object;
+    const cuda::Stream stream(0);
+    EXPECT_THAT([&] { cuda::keep_for_graph(stream.handle(), std::move(object)); },
+                testing::throws<CudaError>("keeping an object for a graph"));
+    cuda::drop_gone_graphs();
+    EXPECT_TRUE(left.expired());
+}
+
+TEST_F(CudaCaches, OfMemoryOfStreamsThatAreGone) {
+    const Held before = held();
+    std::vector<std::unique_ptr<cuda::Stream>> streams;  // so that all have different handles
+    for (int i = 0; i < 500; ++i) {
+        streams.push_back(std::make_unique<cuda::Stream>(0));
+        const CudaScope scope(streams.back()->handle());
+        Tensor::empty(f32, {16}, Device::cuda());
+        Tensor::empty(f32, {4096}, Device::cuda());
+    }
+    EXPECT_LE(held().blocks, before.blocks + 2 * 64);
+    const auto counts = cache_counts();
+    const auto pool = std::find_if(counts.begin(), counts.end(), [](const CacheCount& each) {
+        return each.name == "unused memory of GPUs by stream";
+    });
+    ASSERT_NE(pool, counts.end());
+    EXPECT_EQ(pool->entries, 64U);
+    EXPECT_GE(*pool->bytes, std::size_t{64} * 16384);
+    const CudaScope scope(streams.back()->handle());
+    const int blocks = held().blocks;
+    Tensor::empty(f32, {4096}, Device::cuda());  // memory that is there
+    EXPECT_EQ(held().blocks, blocks);
 }
 
 TEST_F(CudaCaches, KeepTheMasksOfGraphs) {
@@ -173,6 +214,24 @@ TEST_F(CudaCaches, OfKernelsAreEmptiedWhileAnotherStreamIsCaptured) {
         for (int i = 0; i < 300; ++i) new_kernel();
         EXPECT_LE(held().modules, before.modules + 65);
         cuda::launch(new_kernel(), {}, {}, stream);
+    });
+}
+
+TEST_F(CudaCaches, OfMasksAreEmptiedWhileAnotherStreamIsCaptured) {
+    Graph([&](cuda::StreamHandle) {
+        const CudaScope uncaptured(nullptr);
+        const auto call = [&](int i) {
+            for (const char* const engine : {"tiles", "sm90"}) {
+                const auto mask = [i](auto, auto, auto q, auto kv) {
+                    return (q * i + kv) % 64 != 5;
+                };
+                attention(x, x, x, {.mask = mask, .engine = engine});
+            }
+        };
+        for (int i = 0; i < 100; ++i) call(i);
+        const Held before = held();
+        for (int i = 100; i < 300; ++i) call(i);
+        EXPECT_LE(held().blocks, before.blocks + 8);
     });
 }
 

@@ -16,7 +16,7 @@ using ::testing::Not;
 
 using namespace cuda_calls;
 
-/// 40 queries over three parts of keys and some.
+/// 40 queries over the keys of three programs and some.
 Case few_queries(std::string name, std::function<AttentionOptions(Device)> options) {
     return {.name = std::move(name),
             .heads = 1,
@@ -85,9 +85,9 @@ TEST(CudaCallsSplit, IsWhereFewProgramsWouldRun) {
                      k = Tensor::zeros(f32, {1, 1, kv_length, 16}, kGpu);
         return logged([&] { attention(q, k, k, options); });
     };
-    EXPECT_THAT(log_of(20, 1100, {}), HasSubstr("3 parts of 512 keys"));
-    EXPECT_THAT(log_of(20, 1000, {}), Not(HasSubstr("parts of")));
-    EXPECT_THAT(log_of(20, 1100, {.causal = true}), Not(HasSubstr("parts of")));
+    EXPECT_THAT(log_of(20, 1100, {}), HasSubstr("split-KV by 3, 512 keys each"));
+    EXPECT_THAT(log_of(20, 1000, {}), Not(HasSubstr("split-KV")));
+    EXPECT_THAT(log_of(20, 1100, {.causal = true}), Not(HasSubstr("split-KV")));
 }
 
 TEST(CudaCallsSplit, LeavesWarpgroupsTheirBlocksWhereItSplitsNothing) {

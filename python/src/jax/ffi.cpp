@@ -1,11 +1,8 @@
 // XLA's buffers as tensors, exceptions as XLA errors.
 #include "jax/ffi.h"
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 namespace tilewright::jax {
@@ -76,36 +73,6 @@ void for_each_array(ffi::RemainingArgs operands, ffi::RemainingRets results, Bod
     }
 }
 
-/// Temporary memory of calls recorded in command buffers. These run again after the call has
-/// returned, when XLA has reused its scratch memory. A call that is recorded again takes the same
-/// memory.
-class RecordedMemory {
-  public:
-    /// The n-th block for a recording of this call on this device.
-    std::shared_ptr<void> take(const void* call, int device, std::size_t n, std::int64_t bytes) {
-        const std::scoped_lock lock(mutex_);
-        std::vector<Block>& blocks = blocks_[{call, device, n}];
-        // A smaller block may belong to a command buffer that is still in use: it stays.
-        if (blocks.empty() || blocks.back().bytes < bytes) {
-            blocks.push_back({cached_cuda_memory(bytes, device), bytes});
-        }
-        return blocks.back().memory;
-    }
-
-  private:
-    struct Block {
-        std::shared_ptr<void> memory;
-        std::int64_t bytes;
-    };
-    std::mutex mutex_;
-    std::map<std::tuple<const void*, int, std::size_t>, std::vector<Block>> blocks_;
-};
-
-RecordedMemory& recorded_memory() {
-    static auto* const kMemory = new RecordedMemory;
-    return *kMemory;
-}
-
 }  // namespace
 
 CustomCall call_on(Device device, ffi::RemainingArgs operands, ffi::RemainingRets results) {
@@ -158,10 +125,11 @@ void Recordings::run(ffi::RemainingArgs operands, ffi::RemainingRets results,
     kept_addresses = std::move(addresses);
 }
 
-XlaScope::XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch, const void* call)
-    : scope_(stream, [&scratch, device, call, this](std::int64_t bytes) -> std::shared_ptr<void> {
+XlaScope::XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch)
+    : scope_(stream, [&scratch, device](std::int64_t bytes) -> std::shared_ptr<void> {
           if (bytes == 0) return {};
-          if (is_cuda_recording()) return recorded_memory().take(call, device, taken_++, bytes);
+          // A command buffer runs again when XLA has reused its scratch memory.
+          if (is_cuda_recording()) return cached_cuda_memory(bytes, device);
           // XLA refuses requests for this alignment.
           constexpr std::size_t kAlignment = 256;
           std::size_t room = static_cast<std::size_t>(bytes) + kAlignment - 1;

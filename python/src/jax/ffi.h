@@ -100,13 +100,12 @@ class Recordings {
 };
 
 /// While it lives, this thread's GPU work goes to XLA's stream, and temporary memory is XLA's or,
-/// while a command buffer is recorded, that kept for the call that `call` identifies.
+/// while a command buffer is recorded, the command buffer's own.
 class XlaScope {
   public:
-    XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch, const void* call);
+    XlaScope(void* stream, int device, ffi::ScratchAllocator& scratch);
 
   private:
-    std::size_t taken_ = 0;
     CudaScope scope_;
 };
 
@@ -153,10 +152,7 @@ nb::capsule cuda_handler() {
                              ffi::RemainingArgs operands, ffi::RemainingRets results,
                              ffi::Dictionary attributes) {
         return guarded([&] {
-            // Each call has its own attributes, whose address stays the same for as long as it may
-            // run.
-            const void* const call = Attributes(attributes).get<std::string_view>("site").data();
-            const XlaScope scope(stream, device, scratch, call);
+            const XlaScope scope(stream, device, scratch);
             Sites<Site>::get(attributes)->run(call_on(Device::cuda(device), operands, results));
         });
     };

@@ -1,15 +1,13 @@
 // The kernels of torch's operators tilewright::forward and tilewright::backward, in C++: a compiled
 // region that calls them runs no Python code.
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "bindings.h"
 #include "nanobind/stl/string.h"
+#include "support/memo.h"
 #include "torch/attention.h"
 #include "torch/stable.h"
 
@@ -25,20 +23,11 @@ struct KnownSite {
     mutable std::shared_ptr<const KnownSite> without_words;  ///< made when wanted, under the GIL
 };
 
-struct TextHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-        return std::hash<std::string_view>{}(text);
-    }
-};
-
 /// What the kernels share. Never destroyed, since it holds Python objects.
 struct KernelState {
     PyObject* parsed = nullptr;   ///< the site of a text
     PyObject* mask_at = nullptr;  ///< the block mask whose words are at an address, or None
-    std::mutex mutex;             ///< never held while Python code runs
-    std::unordered_map<std::string, std::shared_ptr<const KnownSite>, TextHash, std::equal_to<>>
-        sites;
+    Memo<std::string, std::shared_ptr<const KnownSite>> sites{"sites of torch's operators", 4096};
 };
 KernelState& kernel_state() {
     static KernelState* const kState = new KernelState;
@@ -84,20 +73,10 @@ std::shared_ptr<const KnownSite> make_known(nb::object site) {
 }
 
 std::shared_ptr<const KnownSite> site_of(std::string_view text) {
-    constexpr std::size_t kMost = 4096;
-    {
-        const std::scoped_lock lock(kernel_state().mutex);
-        const auto found = kernel_state().sites.find(text);
-        if (found != kernel_state().sites.end()) return found->second;
-    }
+    if (auto known = kernel_state().sites.find(text)) return *std::move(known);
     const nb::gil_scoped_acquire held;
     const nb::object site = nb::handle(kernel_state().parsed)(nb::str(text.data(), text.size()));
-    auto known = make_known(site);
-    decltype(KernelState::sites) dropped;
-    const std::scoped_lock lock(kernel_state().mutex);
-    if (kernel_state().sites.size() >= kMost) std::swap(dropped, kernel_state().sites);
-    kernel_state().sites.emplace(text, known);
-    return known;
+    return kernel_state().sites.put(std::string(text), make_known(site));
 }
 
 /// Results of a call, in the order of its site.

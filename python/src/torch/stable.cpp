@@ -3,8 +3,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <stdexcept>
+#include <utility>
 
 namespace tilewright::torch::stable {
 namespace {
@@ -76,6 +79,45 @@ bool find_all(void* library) {
     return complete;
 }
 
+/// A list of torch's with its tensors, for as long as nobody takes them.
+class OwnedList {
+  public:
+    explicit OwnedList(void* list) : list_(list) {}
+    OwnedList(const OwnedList&) = delete;
+    OwnedList& operator=(const OwnedList&) = delete;
+    ~OwnedList() {
+        if (list_ == nullptr) return;
+        const Functions& torch = functions();
+        std::size_t size = 0;
+        Value element = 0;
+        if (torch.torch_list_size(list_, &size) != 0) size = 0;
+        for (; taken_ < size && torch.torch_list_get_item(list_, taken_, &element) == 0; ++taken_)
+            const OwnedTensor unused(element);
+        torch.torch_delete_list(list_);
+    }
+
+    std::size_t size() const {
+        std::size_t size = 0;
+        check(functions().torch_list_size(list_, &size), "pass a list of tensors");
+        return size;
+    }
+    OwnedTensor take_next() {
+        Value element = 0;
+        check(functions().torch_list_get_item(list_, taken_, &element), "pass a list of tensors");
+        ++taken_;
+        return OwnedTensor(element);
+    }
+    void add(OwnedTensor tensor) {
+        // The list has taken the tensor even where it cannot grow.
+        check(functions().torch_list_push_back(list_, tensor.release()), "pass a list of tensors");
+    }
+    Value release() { return reinterpret_cast<Value>(std::exchange(list_, nullptr)); }
+
+  private:
+    void* list_;
+    std::size_t taken_ = 0;
+};
+
 }  // namespace
 
 bool find_functions() {
@@ -131,31 +173,27 @@ DLTensor OwnedTensor::view() const {
 OwnedTensor OwnedTensor::empty(const std::vector<std::int64_t>& shape,
                                const std::vector<std::int64_t>& strides, DLDataType dtype,
                                DLDevice device) {
-    std::int32_t number = -1;
-    for (const DType& known : dtypes) {
-        if (known.type.code == dtype.code && known.type.bits == dtype.bits) number = known.number;
+    const auto known = std::find_if(std::begin(dtypes), std::end(dtypes), [&](const DType& each) {
+        return each.type.code == dtype.code && each.type.bits == dtype.bits;
+    });
+    if (known == std::end(dtypes)) {
+        throw std::runtime_error(
+            "[tilewright.torch] expected a result of real numbers, integers or bools");
     }
     TensorHandle made = nullptr;
     check(functions().aoti_torch_empty_strided(
-              static_cast<std::int64_t>(shape.size()), shape.data(), strides.data(), number,
+              static_cast<std::int64_t>(shape.size()), shape.data(), strides.data(), known->number,
               device.device_type == kDLCUDA ? cuda_kind : cpu_kind, device.device_id, &made),
           "allocate a result");
     return OwnedTensor(reinterpret_cast<Value>(made));
 }
 
 std::vector<OwnedTensor> take_list(Value list) {
-    const Functions& torch = functions();
-    void* const handle = reinterpret_cast<void*>(list);
+    OwnedList owned(reinterpret_cast<void*>(list));
     std::vector<OwnedTensor> tensors;
-    std::size_t size = 0;
-    check(torch.torch_list_size(handle, &size), "pass a list of tensors");
+    const std::size_t size = owned.size();
     tensors.reserve(size + 3);
-    for (std::size_t i = 0; i < size; ++i) {
-        Value element = 0;
-        check(torch.torch_list_get_item(handle, i, &element), "pass a list of tensors");
-        tensors.emplace_back(element);
-    }
-    check(torch.torch_delete_list(handle), "pass a list of tensors");
+    for (std::size_t i = 0; i < size; ++i) tensors.push_back(owned.take_next());
     return tensors;
 }
 
@@ -170,10 +208,9 @@ std::string_view OwnedString::view() const {
 Value make_list(std::vector<OwnedTensor> tensors) {
     void* list = nullptr;
     check(functions().torch_new_list_reserve_size(tensors.size(), &list), "pass a list of tensors");
-    for (OwnedTensor& tensor : tensors) {
-        check(functions().torch_list_push_back(list, tensor.release()), "pass a list of tensors");
-    }
-    return reinterpret_cast<Value>(list);
+    OwnedList owned(list);
+    for (OwnedTensor& tensor : tensors) owned.add(std::move(tensor));
+    return owned.release();
 }
 
 }  // namespace tilewright::torch::stable

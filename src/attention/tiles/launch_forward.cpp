@@ -78,7 +78,7 @@ void split(const AttentionSpec& spec, const TilesConfig& config, const Options& 
            const AttentionBuffers& buffers, const AttentionOutput& result, const Plan& plan,
            Scratch& scratch) {
     constexpr std::int64_t kRows = 16;
-    debug_log("attention", "tile programs: {} parts of {} keys",
+    debug_log("attention", "tile programs: split-KV by {}, {} keys each",
               ceil_div(spec.kv_length, options.split_k), options.split_k);
     const Features& features = config.features;
     const bool long_queries = has_long_queries(spec), has_score{features.score},

@@ -47,8 +47,9 @@ void keep_for_graph(StreamHandle stream, Object object) {
         cuda.cuUserObjectCreate(&user_object, kept, on_end_of_graph, 1, kNoDestructorSync);
     if (made != 0) delete kept;
     cuda.check(made, "keeping an object for a graph");
-    cuda.check(cuda.cuGraphRetainUserObject(graph, user_object, 1, kMove),
-               "keeping an object for a graph");
+    const int retained = cuda.cuGraphRetainUserObject(graph, user_object, 1, kMove);
+    if (retained != 0) kept->reset();  // the driver keeps no more than the empty pointer
+    cuda.check(retained, "keeping an object for a graph");
 }
 
 void drop_gone_graphs() {

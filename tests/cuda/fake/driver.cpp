@@ -286,6 +286,7 @@ int cuUserObjectCreate(void** object, void* kept, void (*destroy)(void*), unsign
     return kOk;
 }
 int cuGraphRetainUserObject(void* graph, void* object, unsigned, unsigned) {
+    if (graph == nullptr) return kInvalidValue;
     const std::unique_ptr<std::shared_ptr<void>> moved(static_cast<std::shared_ptr<void>*>(object));
     static_cast<Graph*>(graph)->objects.push_back(*moved);
     return kOk;

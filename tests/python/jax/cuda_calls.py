@@ -323,4 +323,24 @@ def check_recording():
     assert STAND_IN.fake_gpu_scratch() == before  # that memory would be reused by then
 
 
+def check_memory_of_command_buffers():
+    """It is freed when they are, whatever calls they have."""
+    if STAND_IN is None:
+        return
+
+    def recorded(columns):
+        q, w = normal(9, (6, columns)), jnp.ones(columns)
+        norm = jax.jit(jax.grad(lambda w: jnp.sin(twj.rms_norm(q, w)).sum()))
+        norm(w).block_until_ready()
+        STAND_IN.fake_gpu_record(1)
+        try:
+            norm(w).block_until_ready()
+        finally:
+            STAND_IN.fake_gpu_record(0)
+        return STAND_IN.fake_gpu_blocks()
+
+    few = recorded(8)
+    assert max(recorded(8 * i) for i in range(2, 9)) <= few + 2
+
+
 CHECKS = {name: check for name, check in globals().items() if name.startswith("check_")}

@@ -158,6 +158,8 @@ XLA_FFI_Error* call(XLA_FFI_Handler* handler, XLA_FFI_CallFrame* given) {
         // Twice, as a command buffer runs more than once.
         for (int i = 0; i < 2; ++i)
             driver<int (*)(void*, void*)>("cuGraphLaunch")(runnable, stream);
+        driver<int (*)(void*)>("cuGraphExecDestroy")(runnable);
+        driver<int (*)(void*)>("cuGraphDestroy")(graph);
     }
     if (error == nullptr) buffers.copy_back();
     return error;
@@ -191,6 +193,11 @@ void* fake_gpu_handler(void* handler) {
 /// Sets whether the work of calls is recorded in a graph, which is then launched.
 void fake_gpu_record(int on) {
     recording = on;
+}
+
+/// The number of blocks of GPU memory that the process holds.
+int fake_gpu_blocks() {
+    return driver<int (*)(int)>("cuFakeCount")(1);
 }
 
 /// How often calls took XLA's scratch memory.
