@@ -8,8 +8,8 @@ or imports itself through others; a namespace is its folder's, and an anonymous 
 public headers include nothing private and export their names; a file opens with its purpose; no
 file is longer than 1,200 lines (a warning above 600); a test of an error names its text; each
 module's CMake lists name every source and test, sorted; the registry of benchmarks has all of them
-and nothing else; no path of a developer's machine, no package mirror's host, no word that CONTRIBUTING.md's table
-replaces, and no unfinished-work marks.
+and nothing else; no path of a developer's machine, no package mirror's host, no word that
+CONTRIBUTING.md's table replaces, and no unfinished-work marks.
 """
 
 import ast

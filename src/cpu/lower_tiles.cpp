@@ -203,7 +203,9 @@ void Lowering::lower_iota(const ir::Instruction& instruction) {
     const int element = size_of(type.dtype);
     const std::size_t start = (program_.constants.size() + 63) / 64 * 64;
     program_.constants.resize(start + static_cast<std::size_t>(extent * element) + 64);
-    const StripFunction cast = kernels().elementwise(Op::cast, DType::i64, type.dtype, false);
+    // That of the scalar table, which runs also where the program is compiled for another machine.
+    const StripFunction cast =
+        find_kernels("scalar")->elementwise(Op::cast, DType::i64, type.dtype, false);
     for (std::int64_t i = 0; i < extent; ++i) {
         std::byte* out = program_.constants.data() + start + i * element;
         if (!cast) {

@@ -107,9 +107,9 @@ class Gpu : public Executable {
             // Beyond that, a block of its own costs a program its start and the end of the one
             // before.
             constexpr std::int64_t kAlone = 4;
-            const std::int64_t rounds = ceil_div(launch.programs(), blocks);
+            const std::int64_t waves = ceil_div(launch.programs(), blocks);
             shape.grid[0] = static_cast<unsigned>(blocks);
-            shape.grid[1] = static_cast<unsigned>(std::min(rounds, 1 + kAlone));
+            shape.grid[1] = static_cast<unsigned>(std::min(waves, 1 + kAlone));
         }
         cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
     }

@@ -236,7 +236,7 @@ TEST_F(CudaCaches, OfMasksAreEmptiedWhileAnotherStreamIsCaptured) {
 }
 
 TEST_F(CudaCaches, OfTilePrograms) {
-    expect_bounded(600, [&](int i) {
+    expect_bounded(6700, [&](int i) {
         attention(x, x, x,
                   {.score_mod = [i](auto s, auto, auto, auto, auto) { return s * (1.0 + i); },
                    .engine = "tiles"});

@@ -40,7 +40,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
     words = None  #: the same as int32 (n) beside its lists, once something was compiled
     _separate = True
     _made = None  # the inputs of a conversion to the exact form, and its result
-    _is_mod = False  # whether the lists were made of mask_mod, which therefore tells all pairs
+    _is_mod = False  # whether mask_mod alone decides every pair: lists were made from it
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, value)

@@ -169,13 +169,14 @@ def _record(op, argument, graph, lifted, is_mask, sizes, dtype, device):
     return _functions.NONE if traced.text == _trivial[key] else traced
 
 
-# Where nothing traces, as under the backend "eager", every call has the same graph: a weak reference
-# to it and the key -> the recording, for each of its arrays the place among what Dynamo lifted.
+# Where nothing traces, as under the backend "eager", every call has the same graph: `_key` -> the
+# recording, and for each of its arrays the place among what Dynamo lifted.
 _recordings = Memo('recordings of mods under backend="eager"', 1024)
 
 
 def _key(graph, lifted, is_mask, dtype, device):
-    """None unless the tensors are plain ones."""
+    """A weak reference to the graph, and what its recordings depend on; None unless the tensors are
+    plain ones."""
     if not _ops.is_plain() or any(type(x) not in _attention._TENSORS for x in lifted):
         return None
     tensors = [(x.dtype, x.device, x.shape, x.requires_grad) for x in lifted]

@@ -11,11 +11,14 @@ from .._memo import Memo
 # What tells calls apart that run different programs anyway -> the first scale.
 _first = Memo("scales of attention", 4096)
 
+# Factors in f32 hold scales below this one; the call itself checks the others, and NaN.
+_LARGEST = 1e30
+
 
 def with_operand(score_mod, mask_mod, scale, query):
     """(score_mod, scale) for a call: the scale of another call like this one stays; any other
     becomes a factor in score_mod, times the default scale."""
-    if type(scale) not in (int, float) or not math.isfinite(scale) or _takes_argument(query):
+    if type(scale) not in (int, float) or not abs(scale) < _LARGEST or _takes_argument(query):
         return score_mod, scale
     width = query.shape[-1]
     key = (*map(_identity, (score_mod, mask_mod)), query.dtype, query.device.type, width)

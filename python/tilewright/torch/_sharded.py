@@ -9,7 +9,6 @@ exported graphs, `register` tells DTensor which placements fit.
 
 import dataclasses
 import functools
-import re
 import sys
 
 import torch
@@ -118,7 +117,7 @@ def register():
         heads_dim, parts = (2 if spec.bshd else 1), query.mesh.size()
         for axis, variable in enumerate("bh"):
             dim = (0, heads_dim)[axis]
-            if any(_reads(text, variable) for text in (spec.score_mod, spec.mask_mod)):
+            if any(_block_mask.reads(text, variable) for text in (spec.score_mod, spec.mask_mod)):
                 continue
             if query.tensor_meta.shape[dim] % parts or key.tensor_meta.shape[dim] % parts:
                 continue
@@ -142,10 +141,6 @@ def register():
 def _with_none(outputs, inputs):
     """Adds None for the seed and the site, which are not tensors."""
     return outputs, [*inputs, None, None]
-
-
-def _reads(text, variable):
-    return re.search(f"%{variable}\\b", text.partition("\n")[2]) is not None
 
 
 def _part(mask, origin, counts):

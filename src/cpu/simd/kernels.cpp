@@ -174,7 +174,7 @@ std::vector<const Kernels*> find_available() {
 bool for_any_machine = false;
 
 const Kernels& choose() {
-#if !TILEWRIGHT_SCALAR
+#if !TILEWRIGHT_SCALAR && (HWY_ARCH_X86 || HWY_ARCH_ARM_A64)  // others have scalar kernels alone
     if (for_any_machine) {
         constexpr Target kTarget = HWY_ARCH_X86 ? Target::avx2 : Target::neon;
         static const Kernels table = vector_kernels<kTarget>("any", HWY_ARCH_X86 ? 32 : 16);

@@ -2,7 +2,6 @@
 #include "cuda/codegen/load_plan.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 namespace tilewright::cuda {
