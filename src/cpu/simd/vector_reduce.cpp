@@ -94,7 +94,7 @@ void over_rows(const Strip& s) {
 
 /// The lower half of the lanes combined with the upper one, until one lane is left.
 template <class D, class F>
-HWY_INLINE hn::TFromD<D> combine_halves(D d, hn::Vec<D> v, const F& f) {
+HWY_INLINE hn::TFromD<D> combine_halves([[maybe_unused]] D d, hn::Vec<D> v, const F& f) {
     constexpr std::size_t kLanes = hn::MaxLanes(D());
     if constexpr (kLanes == 1) {
         return hn::GetLane(v);
