@@ -560,7 +560,7 @@ Broken accesses(const Program& p) {
 // lets the first one begin.
 Broken issues(const Program& p) {
     bool begins = false, first = false;
-    const Broken found = first_block(p.body, [&](const Block& block) -> Broken {
+    Broken found = first_block(p.body, [&](const Block& block) -> Broken {
         bool open = false;
         for (const Instruction& made : block.body) {
             first |= made.is(Op::issue_end) && made.has("first");
