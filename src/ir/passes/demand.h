@@ -97,8 +97,8 @@ class Demand {
         std::map<std::size_t, Region> carries;
         int depth;
     };
-    /// A carry that the loop of a frame turns out to need. Until it is rebuilt, all is
-    /// placeholders.
+    /// A carry that the loop of a frame needs and lacks. Until the loop is rebuilt, the values that
+    /// depend on it are placeholders.
     struct MissingCarry {
         const Frame* frame;
         std::size_t carry;
