@@ -141,7 +141,7 @@ elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
     pytests examples "examples in Python" 300 tests/python/test_examples.py
     unset TILEWRIGHT_DEVICE
     if python3 -c 'import torch' 2>/dev/null; then
-        pytests torch torch 600 tests/python/torch/test_torch_cuda.py
+        pytests torch torch 900 tests/python/torch/test_torch_cuda.py tests/python/torch/test_two_gpus.py
         for file in ${suites:+"$suites"/test_*.py}; do
             result=passed name=$(basename "$file" .py)
             timeout 1800 python3 "$root/tools/run_torch_suite.py" "$file" --golden-torch >"$out/suite-$name.log" 2>&1 ||

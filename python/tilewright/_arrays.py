@@ -82,16 +82,26 @@ def to_tensor(op, argument, value):
         address = value.__array_interface__["data"][0]
         return _core.Tensor.from_memory(address, name, list(value.shape), strides, value)
     if hasattr(value, "__dlpack__"):
-        # The producer makes our stream wait for its work; 1 is the legacy default stream.
-        options = {"stream": _core.cuda_stream() or 1} if is_on_gpu(value) else {}
         try:
-            return _core.Tensor.from_dlpack(value.__dlpack__(**options))
+            with _torchs_device_of(value):
+                # The producer makes our stream wait for its work; 1 is the legacy default stream.
+                options = {"stream": _core.cuda_stream() or 1} if is_on_gpu(value) else {}
+                return _core.Tensor.from_dlpack(value.__dlpack__(**options))
         except BufferError as error:  # the producer says why it exports none
             raise ValueError(f"[{op}] cannot read {argument}: {error}") from error
     raise TypeError(
         f"[{op}] expected {argument} to be a NumPy array or to have __dlpack__ "
         f"but got {type(value).__name__}"
     )
+
+
+def _torchs_device_of(value):
+    """Within this context the device of a PyTorch tensor on a GPU is PyTorch's current one: it
+    exports others by DLPack not at all, or by the wrong stream."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or not value.is_cuda:
+        return contextlib.nullcontext()
+    return torch.cuda.device(value.device)
 
 
 def is_on_gpu(value):

@@ -359,6 +359,12 @@ def sizes(op, B, H, Q_LEN, KV_LEN):
 def expect_sizes_read(op, mod, B, H):
     """Returns which of B and H the mod depends on; ValueError for one that is missing."""
     reads = mod._reads()
+    expect_sizes(op, reads, B, H)
+    return reads
+
+
+def expect_sizes(op, reads, B, H):
+    """ValueError for one of B and H that is missing, although the mod reads it."""
     missing = [
         (name, what)
         for name, what, read, size in zip(
@@ -372,7 +378,6 @@ def expect_sizes_read(op, mod, B, H):
             f"[{op}] expected {names}, since the mod depends on the {whats}, but got None: give "
             "what the call has that will use the mask"
         )
-    return reads
 
 
 def create_block_mask(

@@ -128,12 +128,15 @@ std::string text_of(const nb::python_error& error) {
 
 /// (Tensor query, key, value, Tensor[] others, SymInt seed, str site) -> the results.
 std::vector<stable::OwnedTensor> run_operator(stable::Value* stack, bool& has_max_scores) {
-    std::vector<stable::OwnedTensor> operands;
-    std::vector<stable::OwnedTensor> others = stable::take_list(stack[3]);
-    operands.reserve(3 + others.size());
-    for (int i = 0; i < 3; ++i) operands.emplace_back(stack[i]);
-    for (stable::OwnedTensor& other : others) operands.push_back(std::move(other));
+    // Owners of all arguments come first: whatever fails after that frees them.
     const stable::OwnedString site(stack[5]);
+    stable::OwnedTensor own[] = {stable::OwnedTensor(stack[0]), stable::OwnedTensor(stack[1]),
+                                 stable::OwnedTensor(stack[2])};
+    std::vector<stable::OwnedTensor> others = stable::take_list(stack[3]);
+    std::vector<stable::OwnedTensor> operands;
+    operands.reserve(3 + others.size());
+    for (stable::OwnedTensor& each : own) operands.push_back(std::move(each));
+    for (stable::OwnedTensor& other : others) operands.push_back(std::move(other));
     std::string message;
     try {
         return run_site(std::move(operands), static_cast<std::int64_t>(stack[4]), site.view(),

@@ -66,7 +66,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
             dq_write_order=None, dq_write_order_full=None, dq_kv_order=None, dq_kv_order_spt=None,
             _core=core, _separate=separate, _device=torch.device(device), _shape=tuple(shape),
         )  # fmt: skip
-        if _has_words and not _is_capturing(self._device):
+        if _has_words and not _host_copies.is_capturing(self._device):
             self.make_words()
         else:
             _without_words[id(self)] = self
@@ -265,11 +265,6 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         return _unpacked, (to_array(mask._core.packed()).copy(), self._separate, str(self._place))
 
 
-def _is_capturing(device):
-    """Whether a CUDA graph is being captured, when nothing can be copied from the host."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
 _has_words = False
 _without_words = weakref.WeakValueDictionary()  # by id
 
@@ -386,7 +381,11 @@ vars(_default_device)["_dynamo_marked_constant"] = True
 
 
 def _device_of(device):
-    return torch.device(device or _default_device())
+    """The device for lists that are made later, when another GPU may be the current one."""
+    device = torch.device(device or _default_device())
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def _sizes(op, B, H, Q_LEN, KV_LEN):
@@ -435,7 +434,7 @@ def create_block_mask(
     size = _numpy_block_mask.pair(op, BLOCK_SIZE)
     shape = _sizes(op, B, H, Q_LEN, KV_LEN)
     traced = _environment.traced(op, "mask_mod", mask_mod, True, None)
-    if any(_is_capturing(x.device) for x in traced.arrays):
+    if any(_host_copies.is_capturing(x.device) for x in traced.arrays):
         options = _torchs_options(separate_full_blocks, compute_dq_write_order, dq_kv_order)
         place = _device_of(device)
         return _made_on_gpu(op, mask_mod, traced, (B, H), *shape, place, BLOCK_SIZE, **options)
@@ -465,15 +464,23 @@ def _torchs_options(separate_full_blocks, compute_dq_write_order, dq_kv_order):
 def _made_on_gpu(op, mask_mod, traced, given, *arguments, **options):
     """A mask of a function that reads tensors on a GPU, while a CUDA graph is captured: the host
     cannot read them. PyTorch's function makes the lists there."""
-    for size, name in zip(given, "bh", strict=True):
-        if size in (None, 1) and reads(traced.text, name):
-            raise BadInput(
-                f"[{op}] expected the number of {'batches' if name == 'b' else 'heads'} of a mask "
-                f"that depends on it but got {size}, in a capture of a CUDA graph"
-            )
+    depends = [reads(traced.text, name) for name in "bh"]
+    try:
+        _numpy_block_mask.expect_sizes(op, depends, *given)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    first = [d and size == 1 for d, size in zip(depends, given, strict=True)]
+    if any(first):
+        mask_mod = _of_first(mask_mod, *first)
     mask = BlockMask.from_torch(_torch_create_block_mask(mask_mod, *arguments, **options))
     mask.__dict__["_is_mod"] = True
     return mask
+
+
+def _of_first(mask_mod, batch, head):
+    """The function for the first batch, the first head, or both, wherever it is evaluated: what a
+    mask of one batch or head holds."""
+    return lambda b, h, q, kv: mask_mod(b * 0 if batch else b, h * 0 if head else h, q, kv)
 
 
 def reads(text, name):
@@ -483,7 +490,8 @@ def reads(text, name):
 
 def as_mod(mask, mask_mod):
     """(mask, mask_mod) for a call: in a capture, a mask that was made in one becomes a mask mod."""
-    if not (isinstance(mask, BlockMask) and mask._is_mod and _is_capturing(mask.kv_indices.device)):
+    made_on_gpu = isinstance(mask, BlockMask) and mask._is_mod
+    if not (made_on_gpu and _host_copies.is_capturing(mask.kv_indices.device)):
         return mask, mask_mod
     return None, mask.mask_mod if mask_mod is None else _flex.and_masks(mask.mask_mod, mask_mod)
 

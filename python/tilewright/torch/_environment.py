@@ -292,12 +292,12 @@ class _Kept:
         if not recording.calls and not recording.constants:
             self.order = [place_of[slot] for slot in recording.reads]
 
-    def bind(self, tensors):
+    def bind(self, tensors, device):
         recording = self.recording
         if self.order is not None:
             arrays = tuple([tensors[place] for place in self.order])
             return TracedMod(recording.text, arrays, recording.derivative, recording.gathers)
-        return self.recording.bind({slot: tensors[place] for slot, place in self.places})
+        return recording.bind({slot: tensors[place] for slot, place in self.places}, device)
 
 
 _families = Memo("mods of PyTorch", _MOST_FAMILIES)
@@ -320,7 +320,7 @@ def traced(
     plan_key = None
     if type(function) is types.FunctionType:
         plan_key = _plans.key_of(function, is_mask, score_dtype is torch.float64)
-        result = _plans.find(plan_key, function)
+        result = _plans.find(plan_key, function, device)
         if result is not None:
             counts["found"] += 1
             return result
@@ -339,12 +339,12 @@ def traced(
         counts["found"] += 1
         if plan_key is not None:
             _plans.remember(plan_key, function, snapshot, kept)
-        return kept.bind(tensors)
+        return kept.bind(tensors, device)
     shapes = tuple([tuple(t.shape) for t in tensors])
     kept = family.exact.get((numbers, shapes))
     if kept is not None:
         counts["found"] += 1
-        return kept.bind(tensors)
+        return kept.bind(tensors, device)
     if numbers:
         result = _promoted(
             op, argument, function, is_mask, score_dtype, device, snapshot, family, numbers, shapes
@@ -353,7 +353,7 @@ def traced(
             return result
     counts["recorded"] += 1
     recording = recorded(op, argument, function, is_mask, score_dtype, device)
-    result = recording.bind(recording.leaves)
+    result = recording.bind(recording.leaves, device)
     kept = _kept(recording, tensors)
     if kept is not None:
         _insert(family.exact, (numbers, shapes if recording.fixed_shapes else None), kept)
@@ -397,7 +397,7 @@ def _promoted(
         if wanted not in (None, shapes) or _without(numbers, places) != others:
             continue
         counts["found"] += 1
-        return kept.bind(_with_numbers(snapshot, places, score_dtype, device))
+        return kept.bind(_with_numbers(snapshot, places, score_dtype, device), device)
     last = family.last
     if last is None or not _NAMES_TYPES.isdisjoint(snapshot.names):
         return None
@@ -423,7 +423,7 @@ def _promoted(
         return None
     wanted = shapes if recording.fixed_shapes else None
     _insert(family.promoted, (places, _without(numbers, places), wanted), kept)
-    return kept.bind(tensors)
+    return kept.bind(tensors, device)
 
 
 def _fits(number):

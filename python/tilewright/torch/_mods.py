@@ -27,7 +27,7 @@ def record(
         for leaf in recording.leaves.values():
             for size in leaf.shape:
                 int(size)  # makes Dynamo guard on a symbolic size, since the text depends on it
-    return recording.bind(recording.leaves)
+    return recording.bind(recording.leaves, device)
 
 
 def recorded(

@@ -78,12 +78,13 @@ _SAME, _EQUAL, _TENSOR = 0, 1, 2  # ModPlan::Kind
 _plans = Memo("plans of mods", 4096)
 
 
-def find(key, function):
-    """The recording of a function and the tensors that it reads, by a plan; None without one."""
+def find(key, function, device):
+    """The recording of a function and the tensors that it reads, by a plan, for a call on a device;
+    None without one."""
     for plan in _plans.find(key) or ():
         tensors = plan.core.tensors(function)
         if tensors is not None:
-            return plan.kept.bind(tensors)
+            return plan.kept.bind(tensors, device)
     return None
 
 

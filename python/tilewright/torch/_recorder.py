@@ -339,6 +339,9 @@ class Recorder:
         traced = [t for t in tensors if isinstance(t, Traced)]
         captures = [t for t in tensors if not isinstance(t, Traced) and id(t) not in made]
         name = func._schema.name
+        if name == "aten::lift_fresh" and captures and not captures[0].is_meta:
+            fresh = captures.pop()  # what torch.tensor makes of numbers
+            made[id(fresh)] = fresh
         if self.tables.variables is not None:
             _core.exchange_source_line(*_users_line())
         try:
@@ -471,11 +474,15 @@ class Recorder:
         before = current()
         _current.recorder = self
         self._watch = True
+        # torch.tensor(numbers, device=...) then moves to a GPU what it has made, which is recorded.
+        lifts_cpu = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)
         try:
             with torch.enable_grad(), _Dispatch(self), _Functions(self):
                 yield
         finally:
             _current.recorder = before
+            torch._C._set_only_lift_cpu_tensors(lifts_cpu)
 
 
 def _is_float(out):

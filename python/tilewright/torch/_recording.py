@@ -31,20 +31,18 @@ class Recording:
     def __init__(self, text, leaves, constants, calls, reads, derivative, gathers, fixed):
         self.text, self.derivative, self.gathers = text, derivative, gathers
         self.leaves = leaves  #: {slot: tensor} that the function captured
-        self.constants = constants  #: {slot: tensor} that the function made
+        self.constants = constants  #: {slot: tensor} that the function made, on the CPU
+        self._placed = {}  # device -> the constants there
         self.calls, self.reads = calls, reads
         self.fixed_shapes = fixed  #: whether it depends on the shapes of its captures
 
-    def bind(self, leaves):
-        """The TracedMod for other captures, {slot: tensor}."""
+    def bind(self, leaves, device):
+        """The TracedMod for other captures, {slot: tensor}, in a call on a device."""
         if not self.calls and not self.constants:
             arrays = tuple([leaves[slot] for slot in self.reads])
             return TracedMod(self.text, arrays, self.derivative, self.gathers)
-        tensors = {**leaves, **self.constants}
-        device = next((t.device for t in leaves.values() if t.device.type != "cpu"), None)
-        if device is not None:
-            for slot, constant in self.constants.items():
-                tensors[slot] = constant.to(device)
+        device = next((t.device for t in leaves.values() if t.device.type != "cpu"), device)
+        tensors = {**leaves, **self._constants_on(torch.device(device))}
 
         def given(x):
             return mapped(x, Slot, lambda slot: tensors[slot.number])
@@ -56,12 +54,27 @@ class Recording:
         arrays = tuple([tensors[slot] for slot in self.reads])
         return TracedMod(self.text, arrays, self.derivative, self.gathers)
 
+    def _constants_on(self, device):
+        """The constants on a device, copied there once: each copy waits for the GPU."""
+        if self.constants and torch._C._len_torch_dispatch_stack():  # constants of a tracer's graph
+            lift = torch.ops.aten.lift_fresh.default
+            return {slot: lift(constant).to(device) for slot, constant in self.constants.items()}
+        if device.type == "cpu" or not self.constants:
+            return self.constants
+        placed = self._placed.get(device)
+        if placed is None:
+            placed = {slot: constant.to(device) for slot, constant in self.constants.items()}
+            self._placed[device] = placed
+        return placed
+
     def without_tensors(self):
         """The same, without the caller's tensors."""
-        return Recording(
+        made = Recording(
             self.text, dict.fromkeys(self.leaves), self.constants, self.calls, self.reads,
             self.derivative, self.gathers, self.fixed_shapes,
         )  # fmt: skip
+        made._placed = self._placed
+        return made
 
 
 def mapped(x, kind, function):

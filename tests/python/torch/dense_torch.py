@@ -66,7 +66,7 @@ def gradients(outputs, inputs, seed=1):
     total = sum(
         (
             torch.where(x.isneginf(), 0, x)
-            * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+            * torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
         ).sum()
         for x in outputs
     )

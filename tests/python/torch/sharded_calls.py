@@ -1,7 +1,11 @@
-"""Run on every rank by test_sharded.py: DTensors and data-parallel modules against unsharded ones,
-forward and backward."""
+"""Run on every rank by test_sharded.py and test_two_gpus.py: DTensors and data-parallel modules
+against unsharded ones, forward and backward.
+
+usage: sharded_calls.py [cuda]
+"""
 
 import dataclasses
+import os
 import sys
 
 import dense_torch as dense
@@ -11,6 +15,14 @@ from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.debug import CommDebugMode
 
 import tilewright.torch as twt
+
+ON_GPUS = sys.argv[1:] == ["cuda"]  # two, else four processes on the CPU
+DEVICE = f"cuda:{os.environ['LOCAL_RANK']}" if ON_GPUS else "cpu"
+WIDE, BOUND = (torch.float32, 1e-4) if ON_GPUS else (torch.float64, 1e-12)
+
+
+def close(have, want):
+    dense.close(have, want, BOUND)
 
 
 def whole(inputs, options, captured):
@@ -22,17 +34,30 @@ def whole(inputs, options, captured):
 
 
 def main():
-    dist.init_process_group("gloo")
-    mesh = dist.init_device_mesh("cpu", (2, 2))
+    if ON_GPUS:
+        torch.cuda.set_device(DEVICE)
+        dist.init_process_group("nccl")
+        mesh = dist.init_device_mesh("cuda", (2,))
+        splits = [Shard(0)], [Shard(1)], [Replicate()], [Shard(2)]
+    else:
+        dist.init_process_group("gloo")
+        mesh = dist.init_device_mesh("cpu", (2, 2))
+        splits = (
+            [Shard(0), Shard(1)],
+            [Shard(1), Replicate()],
+            [Replicate(), Shard(0)],
+            [Shard(0), Shard(0)],
+            [Shard(2), Shard(0)],
+        )
     torch.manual_seed(0)
-    inputs = [torch.randn(4, h, 24, 8, dtype=torch.float64) for h in (8, 4, 4)]
-    slopes, sinks = torch.randn(8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
-    ids = torch.randint(3, (4, 24)).sort(1).values
+    inputs = [torch.randn(4, h, 24, 8, dtype=WIDE).to(DEVICE) for h in (8, 4, 4)]
+    slopes, sinks = torch.randn(2, 8, dtype=WIDE).to(DEVICE)
+    ids = torch.randint(3, (4, 24)).sort(1).values.to(DEVICE)
 
     def mask_mod(b, h, q, kv):
         return (q >= kv) & ((kv - q) % (h + 2) != 1) & (ids[b, q] == ids[b, kv])
 
-    mask = twt.create_block_mask(mask_mod, 4, 8, 24, 24, device="cpu")
+    mask = twt.create_block_mask(mask_mod, 4, 8, 24, 24, device=DEVICE)
     cases = {
         "plain": lambda slopes, sinks: {"causal": True, "sinks": sinks},
         "mods": lambda slopes, sinks: {
@@ -51,21 +76,15 @@ def main():
     for name, case in cases.items():
         options = lambda *c, case=case: {**case(*c), "return_lse": True, "enable_gqa": True}  # noqa: E731
         out, lse, gradients = whole(inputs, options, (slopes, sinks))
-        for placements in (
-            [Shard(0), Shard(1)],
-            [Shard(1), Replicate()],
-            [Replicate(), Shard(0)],
-            [Shard(0), Shard(0)],
-            [Shard(2), Shard(0)],
-        ):
+        for placements in splits:
             parts = [distribute_tensor(x, mesh, placements).requires_grad_() for x in inputs]
             table, sink = slopes.clone().requires_grad_(), sinks.clone().requires_grad_()
             with CommDebugMode() as communication:
                 have, have_lse = twt.flex_attention(*parts, **options(table, sink))
             if Shard(2) not in placements:
                 assert communication.get_total_counts() == 0, (name, placements)
-            dense.close(have.full_tensor(), out)
-            dense.close(have_lse.full_tensor(), lse)
+            close(have.full_tensor(), out)
+            close(have_lse.full_tensor(), lse)
             results = dense.gradients(
                 (have.full_tensor(), have_lse.full_tensor()), [*parts, table, sink]
             )
@@ -73,7 +92,7 @@ def main():
                 if y is None:
                     assert x is None or not x.any()
                 else:
-                    dense.close(x.full_tensor() if hasattr(x, "full_tensor") else x, y)
+                    close(x.full_tensor() if hasattr(x, "full_tensor") else x, y)
     compiled_regions(mesh, inputs, cases, (slopes, sinks))
     operators(mesh, inputs)
     data_parallel()
@@ -92,10 +111,11 @@ def compiled_regions(mesh, inputs, cases, captured):
             return twt.flex_attention(q, k, v, **options)
 
         compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
-        parts = [distribute_tensor(x, mesh, [Shard(0), Shard(1)]) for x in inputs]
-        options["sinks"] = distribute_tensor(sinks, mesh, [Replicate(), Replicate()])
+        split = [Shard(0), Shard(1)][: mesh.ndim]
+        parts = [distribute_tensor(x, mesh, split) for x in inputs]
+        options["sinks"] = distribute_tensor(sinks, mesh, [Replicate()] * mesh.ndim)
         with torch.no_grad():
-            dense.close(compiled(*parts).full_tensor(), want)
+            close(compiled(*parts).full_tensor(), want)
 
 
 class Block(torch.nn.Module):
@@ -103,8 +123,8 @@ class Block(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.project = torch.nn.Linear(16, 48, dtype=torch.float64)
-        self.slopes = torch.nn.Parameter(torch.rand(2, dtype=torch.float64))
+        self.project = torch.nn.Linear(16, 48, dtype=WIDE, device=DEVICE)
+        self.slopes = torch.nn.Parameter(torch.rand(2, dtype=WIDE, device=DEVICE))
 
     def forward(self, x):
         parts = self.project(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
@@ -119,7 +139,7 @@ def data_parallel():
     """Every rank has a part of the batch; hooks average the gradients, including the slopes'."""
     torch.manual_seed(2)
     single = Block()
-    x = torch.randn(8, 12, 16, dtype=torch.float64)
+    x = torch.randn(8, 12, 16, dtype=WIDE).to(DEVICE)
     single(x).square().mean().backward()
     for compiled in (False, True):
         module = Block()
@@ -131,7 +151,7 @@ def data_parallel():
         run(x.chunk(dist.get_world_size())[dist.get_rank()]).square().mean().backward()
         assert calls
         for have, want in zip(module.parameters(), single.parameters(), strict=True):
-            dense.close(have.grad, want.grad)
+            close(have.grad, want.grad)
 
 
 def counted_mean(calls, bucket):
@@ -156,14 +176,14 @@ def operators(mesh, inputs):
         want = twt.flex_attention(*inputs, mod, enable_gqa=True)
         site = next(s for s in reversed(_sites._by_spec.values()) if not s.spec.backward)
         forward = site if site.spec.lse else _sites.site(dataclasses.replace(site.spec, lse=True))
-        for placements in ([Shard(0), Shard(1)], [Shard(1), Replicate()]):
+        for placements in ([Shard(0), Shard(1)][: mesh.ndim], [Shard(1), Replicate()][: mesh.ndim]):
             parts = [distribute_tensor(x, mesh, placements) for x in inputs]
             with CommDebugMode() as communication:
                 out, lse, _ = torch.ops.tilewright.forward(*parts, [], 0, forward.text)
             if mod is not by_head:
                 assert communication.get_total_counts() == 0
                 assert list(out.placements) == placements
-            dense.close(out.full_tensor(), want)
+            close(out.full_tensor(), want)
 
 
 if __name__ == "__main__":

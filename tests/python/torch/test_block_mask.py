@@ -329,7 +329,7 @@ def test_masks_say_which_sizes_they_need(create):
 
 def test_masks_made_in_a_capture_are_mods_there(monkeypatch):
     """The host cannot read a GPU's tensors then: here the CPU stands for a GPU."""
-    from tilewright.torch import _attention, _block_mask
+    from tilewright.torch import _attention, _block_mask, _host_copies
 
     query = dense.normal(2, 2, 48, 8, dtype=torch.float32).detach()
     ids = torch.arange(48) // 9
@@ -343,7 +343,7 @@ def test_masks_made_in_a_capture_are_mods_there(monkeypatch):
     want = twt.flex_attention(
         query, query, query, mask_mod=lambda b, h, i, j: (ids[i] == ids[j]) & close(i, j)
     )
-    monkeypatch.setattr(_block_mask, "_is_capturing", lambda device: True)
+    monkeypatch.setattr(_host_copies, "is_capturing", lambda device: True)
 
     def refused(*_):
         raise AssertionError
@@ -359,7 +359,7 @@ def test_masks_made_in_a_capture_are_mods_there(monkeypatch):
             twt.flex_attention(query[:, :, :9], query, query, block_mask=mask)
     torch.testing.assert_close(out, want)
     assert mask.kv_num_blocks.shape == (1, 1, 3) and mask._core is None
-    with pytest.raises(ValueError, match="number of heads of a mask that depends on it"):
+    with pytest.raises(ValueError, match="expected H, since the mod depends on the head .h., but"):
         twt.create_block_mask(lambda b, h, i, j: ids[i] > h, None, None, 48, 48, "cpu")
     monkeypatch.undo()
     torch.testing.assert_close(
@@ -368,3 +368,31 @@ def test_masks_made_in_a_capture_are_mods_there(monkeypatch):
     )
     mask.mask_mod = lambda b, h, i, j: i >= j
     assert not mask._is_mod
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 2), (2, 1), (2, 2), (None, 1)])
+def test_masks_of_one_batch_or_head_are_its_masks_for_all(sizes, monkeypatch):
+    """Also if they are made in a capture, where the mod is evaluated for every batch and head."""
+    from tilewright.torch import _host_copies
+
+    query = dense.normal(2, 2, 48, 8, dtype=torch.float32).detach()
+    ids = torch.stack([torch.arange(48) // 9, torch.arange(48) // 5])
+
+    def document(b, h, i, j):
+        row = 0 if sizes[0] is None else b
+        return (ids[row, i] == ids[row, j]) & (i >= j * h)
+
+    want = dense.attention(
+        *(query, query, query),
+        mask=lambda b, h, i, j: document(
+            b if sizes[0] == 2 else b * 0, h if sizes[1] == 2 else h * 0, i, j
+        ),
+    )[0]
+    monkeypatch.setattr(_host_copies, "is_capturing", lambda device: True)
+    made = twt.create_block_mask(document, *sizes, 48, 48, "cpu", BLOCK_SIZE=16)
+    assert made._core is None
+    dense.close(twt.flex_attention(query, query, query, block_mask=made), want, 1e-5)
+    monkeypatch.undo()
+    dense.close(twt.flex_attention(query, query, query, block_mask=made), want, 1e-5)
+    mask = twt.create_block_mask(document, *sizes, 48, 48, "cpu")
+    dense.close(twt.flex_attention(query, query, query, block_mask=mask), want, 1e-5)

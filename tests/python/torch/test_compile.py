@@ -49,6 +49,33 @@ def test_captures_through_functions(backend):
     same(have, want, inputs)
 
 
+def makes_tensors(s, b, h, i, j):
+    table = torch.tensor([0.5, -0.5, 0.25, 1.0], device=s.device)
+    return s + table[h] * (torch.arange(32, device=s.device)[i] - j)
+
+
+def listed(b, h, i, j):
+    return (torch.tensor([1, 0, 1, 1], device=b.device)[h] > 0) | (i >= j)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "export", "export not strict"])
+def test_mods_that_make_tensors(backend):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return twt.flex_attention(q, k, v, makes_tensors, mask_mod=listed)
+
+    inputs = tensors()
+    if backend.startswith("export"):
+        inputs = [x.detach() for x in inputs]
+        made = torch.export.export(Model(), tuple(inputs), strict=backend == "export")
+        want = dense.attention(*inputs, makes_tensors, listed)[0]
+        return dense.close(made.module()(*inputs), want, 1e-5)
+    compiled = torch.compile(Model(), backend=backend, fullgraph=True)
+    for _ in range(2):
+        want = dense.attention(*inputs, makes_tensors, listed)[0]
+        same(compiled(*inputs), want, inputs)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_library_mods(backend):
     slopes, ids = dense.normal(4, dtype=torch.float32), torch.arange(32) // 9

@@ -234,6 +234,52 @@ def test_numpy_arrays_and_dtypes_are_values(recorded):
     assert len(texts) == 4
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+def test_tensors_that_mods_make_are_constants(recorded):
+    """torch.tensor of numbers, which are known; of a captured tensor it is a copy."""
+    numbers = [0.5, 0.25, 2.0, 1.0]
+
+    def score(s, b, h, q, kv):
+        return s * torch.tensor(numbers, device=s.device)[h] + torch.tensor(0.5, device=s.device)
+
+    first = traced(score)
+    assert recorded() == 1
+    assert traced(score).text is first.text
+    assert recorded() == 0
+    numbers[1] = 3.0
+    assert traced(score).arrays[0].tolist() == numbers
+    assert recorded() == 1
+
+    def copies(table):
+        return lambda s, b, h, q, kv: s * torch.tensor(table)[h]
+
+    for n in range(3):
+        table = torch.arange(4.0) + n
+        assert torch.equal(traced(copies(table)).arrays[0], table)
+    assert recorded() == 1
+
+
+def test_constants_are_where_the_call_is(recorded):
+    """The meta device stands for a GPU. Each device has its copy."""
+
+    def score(s, b, h, q, kv):
+        return s * torch.arange(4, device=s.device)[h]
+
+    on = [
+        _environment.traced("test", "mod", score, False, None, device=device).arrays[0]
+        for device in ("meta", "cpu", "meta")
+    ]
+    assert [x.device.type for x in on] == ["meta", "cpu", "meta"]
+    assert on[0] is on[2]
+    assert recorded() == 1
+
+    def without_values(s, b, h, q, kv):
+        return s * torch.tensor([0.5, 0.25], device=s.device)[h]
+
+    _environment.traced("test", "mod", without_values, False, None, device="meta")
+    assert traced(without_values).arrays[0].tolist() == [0.5, 0.25]
+
+
 def test_library_objects_made_anew_record_nothing(recorded):
     for _ in range(3):
         ids = torch.randint(0, 3, (16,))
