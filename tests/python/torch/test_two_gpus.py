@@ -87,7 +87,7 @@ def test_both_devices_in_turn(dtype):
 
 
 def test_mods_that_make_tensors():
-    """One recording serves both devices, with the tensors that the mod makes on each."""
+    """Both devices share one recording, with the tensors that the mod makes on each."""
 
     def score(s, b, h, q, kv):
         return s + torch.tensor([0.5, -0.5, 0.25, 1.0], device=s.device)[h] * (q - kv) * 0.01
