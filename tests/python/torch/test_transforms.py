@@ -4,8 +4,10 @@ import dense_torch as dense
 import pytest
 import torch
 from torch.func import grad, vmap
+from torch.utils.checkpoint import checkpoint
 
 import tilewright.torch as twt
+from tilewright.torch import _environment
 
 
 def total(attention):
@@ -135,6 +137,26 @@ def test_anomaly_mode_and_hooks():
     with torch.autograd.detect_anomaly(check_nan=True):
         twt.flex_attention(query, key, value, mask_mod=lambda b, h, q, kv: kv > q).sum().backward()
     assert seen == [query.shape]
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_of_mods_that_are_not_recorded_yet(use_reentrant):
+    """The second forward pass of a checkpoint saves what the first one did."""
+    query, key, value = (dense.normal(1, 2, 6, 8) for _ in range(3))
+    table = dense.normal(2)
+
+    def score(s, b, h, q, kv):
+        return s * torch.sigmoid(table)[h] + torch.tensor([0.5, 1.0])[h] * (q - kv)
+
+    _environment.clear()
+    out = checkpoint(
+        lambda *x: twt.flex_attention(*x, score), query, key, value, use_reentrant=use_reentrant
+    )
+    out.sin().sum().backward()
+    have = [x.grad for x in (query, key, value, table)]
+    want = dense.attention(query, key, value, score)[0].sin().sum()
+    for x, y in zip(have, torch.autograd.grad(want, (query, key, value, table)), strict=True):
+        dense.close(x, y)
 
 
 def test_deterministic_algorithms():
