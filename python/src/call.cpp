@@ -1,9 +1,12 @@
 // Bindings of calls of Python kernels, and of programs from IR text, in tilewright._core.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
@@ -175,12 +178,87 @@ KernelCall make_call(const std::string& name, int arity, std::vector<std::string
     o.dynamic = nb::cast<std::map<int, std::vector<int>>>(options["dynamic"]);
     o.num_warps = nb::cast<int>(options["num_warps"]);
     o.num_stages = nb::cast<int>(options["num_stages"]);
+    o.tile_rows = nb::cast<std::int64_t>(options["tile_rows"]);
+    o.tile_lanes = nb::cast<std::int64_t>(options["tile_lanes"]);
     o.debug = nb::cast<bool>(options["debug"]);
     o.interpret = nb::cast<bool>(options["interpret"]);
     o.profile = nb::cast<bool>(options["profile"]);
     return {Call(Kernel(name, arity, std::move(names), body_of(body)), std::move(o)),
             nb::cast<std::string>(options["made_at"])};
 }
+
+using Values = std::map<std::string, std::int64_t>;
+
+/// A Config with these values, which has no constructor for a number of them that is not static.
+template <std::size_t count = 1>
+Config config_of(const Values& values) {
+    constexpr std::size_t kMost = 8;
+    if constexpr (count > kMost) {
+        throw UserError("[autotune] expected configs of 1 to 8 names but got one of " +
+                        std::to_string(values.size()));
+    } else {
+        if (values.size() != count) return config_of<count + 1>(values);
+        return [&]<std::size_t... i>(std::index_sequence<i...>) {
+            return Config{*std::next(values.begin(), i)...};
+        }
+        (std::make_index_sequence<count>());
+    }
+}
+
+std::vector<Config> configs_of(const std::vector<Values>& all) {
+    std::vector<Config> configs;
+    for (const Values& values : all) configs.push_back(config_of(values));
+    return configs;
+}
+
+/// An autotuner over calls that a Python function makes.
+class PythonTuned {
+  public:
+    /// `make` takes the index of a config and returns its KernelCall.
+    PythonTuned(const std::vector<Values>& configs, std::string key, nb::handle make)
+        : configs_(configs),
+          tuned_(configs_of(configs), std::move(key),
+                 [this, make = shared_function(make)](const Config& config) {
+                     return call_for(index_of(config), make.get());
+                 }) {}
+    PythonTuned(const PythonTuned&) = delete;
+    PythonTuned& operator=(const PythonTuned&) = delete;
+
+    std::size_t best(const std::vector<Tensor>& inputs) const {
+        refuse_in_kernel();
+        const nb::gil_scoped_release released;
+        current_inputs() = &inputs;
+        return index_of(tuned_.best_config(inputs));
+    }
+    int num_measured() const { return tuned_.num_measured(); }
+
+  private:
+    /// The inputs that this thread chooses a call for.
+    static const std::vector<Tensor>*& current_inputs() {
+        thread_local const std::vector<Tensor>* inputs = nullptr;
+        return inputs;
+    }
+    std::size_t index_of(const Config& config) const {
+        const auto found = std::find(configs_.begin(), configs_.end(), config.values());
+        return static_cast<std::size_t>(found - configs_.begin());
+    }
+    /// Also traced, so that a ValueError of Python code leaves the config out as a UserError does.
+    static Call call_for(std::size_t index, PyObject* make) {
+        const nb::gil_scoped_acquire gil;
+        try {
+            const Call call = nb::cast<KernelCall&>(nb::handle(make)(index)).call;
+            const nb::gil_scoped_release released;
+            call.ir(*current_inputs());
+            return call;
+        } catch (const nb::python_error& error) {
+            if (!error.matches(PyExc_ValueError)) throw;
+            throw UserError(nb::str(error.value()).c_str());
+        }
+    }
+
+    std::vector<Values> configs_;
+    Tuned tuned_;
+};
 
 bool is_torch(nb::handle object) {
     const torch::Torch& torch = torch::torch();
@@ -320,6 +398,11 @@ void bind_call(nb::module_& module) {
                  return KernelCall{vmap(kernel.call, std::move(in_axes), std::move(out_axes)),
                                    kernel.made_at};
              });
+    nb::class_<PythonTuned>(module, "Tuned", "Calls chosen by measurement.")
+        .def(nb::init<const std::vector<Values>&, std::string, nb::handle>(), nb::arg("configs"),
+             nb::arg("key"), nb::arg("make"))
+        .def("best", &PythonTuned::best, nb::arg("inputs"))
+        .def("num_measured", &PythonTuned::num_measured, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<Program>(module, "Program")
         .def(
             "__init__",

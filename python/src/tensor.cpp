@@ -223,6 +223,12 @@ void bind_tensor(nb::module_& module) {
                 return Tensor::empty(expect_dtype(dtype), std::move(shape), expect_device(device));
             },
             nb::arg("dtype"), nb::arg("shape"), nb::arg("device"))
+        .def_static(
+            "zeros",
+            [](const std::string& dtype, Tensor::Dims shape, const std::string& device) {
+                return Tensor::zeros(expect_dtype(dtype), std::move(shape), expect_device(device));
+            },
+            nb::arg("dtype"), nb::arg("shape"), nb::arg("device"))
         .def_prop_ro("address",
                      [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); })
         .def_prop_ro("ndim", &Tensor::rank)

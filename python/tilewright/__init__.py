@@ -76,6 +76,7 @@ from ._norm import layer_norm, layer_norm_vjp, rms_norm, rms_norm_vjp
 from ._order import argsort, one_hot, sort, sort_by_key, take_along_axis, top_k
 from ._profile import Profile, ProfileLine
 from ._programs import Cost, Program, ShapeDtype, cpu_roofs
+from ._tuning import Tuned, autotune
 from ._warmup import warmup
 
 globals().update(FUNCTIONS)
@@ -141,6 +142,7 @@ __all__ = [
     "ShapeDtype",
     "Struct",
     "Tile",
+    "Tuned",
     "all",
     "and_masks",
     "any",
@@ -154,6 +156,7 @@ __all__ = [
     "atomic_max",
     "atomic_min",
     "atomic_xchg",
+    "autotune",
     "bitcast",
     "broadcast_to",
     "call",

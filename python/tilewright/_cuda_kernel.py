@@ -6,7 +6,7 @@ import pathlib
 import sys
 import weakref
 
-from . import _core, _kernels, _language
+from . import _core, _kernels, _language, _tuning
 from ._arrays import dtype_name, stream_of, to_tensor
 from ._attributes import Attribute, attribute
 from ._language import DType
@@ -240,7 +240,7 @@ class CudaKernel:
         return {**given.kind, "name": name, "value": value, "passed": given.passed}
 
     def _cpu_function(self, cpu):
-        kinds = (CpuFunction, _kernels.Call, Program, str)
+        kinds = (CpuFunction, _kernels.Call, _tuning.Tuned, Program, str)
 
         def parts(inputs, attributes):
             found = cpu
@@ -248,7 +248,7 @@ class CudaKernel:
                 found = self._call(cpu, inputs, attributes)
             if isinstance(found, CpuFunction):
                 return ["", found.library, found.entry]
-            if isinstance(found, _kernels.Call):
+            if isinstance(found, _kernels.Call | _tuning.Tuned):
                 return [found.ir(*inputs), "", ""]
             if isinstance(found, Program):
                 return [found.text, "", ""]
@@ -258,8 +258,8 @@ class CudaKernel:
 
         def refused(found):
             return TypeError(
-                f"[{self.name}] expected cpu to give a tw.CpuFunction, a tw.call, a tw.Program or "
-                f"IR text but got {found!r}"
+                f"[{self.name}] expected cpu to give a tw.CpuFunction, a tw.call, what tw.autotune "
+                f"chose from, a tw.Program or IR text but got {found!r}"
             )
 
         if not isinstance(cpu, kinds) and not callable(cpu):

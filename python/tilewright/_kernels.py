@@ -189,6 +189,8 @@ def call(
     dynamic=None,
     num_warps=None,
     num_stages=None,
+    tile_rows=None,
+    tile_lanes=None,
     name=None,
     debug=False,
     interpret=False,
@@ -213,6 +215,8 @@ def call(
     - dynamic: {argument: (dimensions, ...)} whose extents may change without a new trace; arguments
       count inputs, then outputs.
     - num_warps, num_stages: hints to the GPU's compiler.
+    - tile_rows, tile_lanes: hints for CPUs, given together: larger blocks are cut into tiles of so
+      many rows and lanes (elements of the last axis), in loops inside the program.
     - name: used in place of the kernel's; debug: print the IR when it is traced; interpret: run in
       the checked mode (bounds, undefined values, races between programs; slow).
     - profile: time each line of the bytecode, for `f.profile()` (on CPUs).
@@ -233,6 +237,8 @@ def call(
         },
         "num_warps": _language._integer("call", "num_warps", num_warps or 0),
         "num_stages": _language._integer("call", "num_stages", num_stages or 0),
+        "tile_rows": _language._integer("call", "tile_rows", tile_rows or 0),
+        "tile_lanes": _language._integer("call", "tile_lanes", tile_lanes or 0),
         "debug": flag("call", "debug", debug),
         "interpret": flag("call", "interpret", interpret),
         "profile": flag("call", "profile", profile),
@@ -390,7 +396,7 @@ class Call:
             self._op = {}
         absent = tuple(a is None for a in arrays)
         if absent not in self._op:
-            fixed = self._fixed()
+            fixed = self._fixed(on_cpu=sys.modules["jax"].default_backend() == "cpu")
 
             def ir(*given):
                 given = iter(given)
@@ -404,11 +410,17 @@ class Call:
         result = self._op[absent](*(a for a in arrays if a is not None))
         return result if self._single is not False or isinstance(result, tuple) else (result,)
 
-    def _fixed(self):
-        """The same call without dynamic dimensions, whose programs need no run-time extents."""
-        if not self._options["dynamic"]:
+    def _fixed(self, on_cpu=True):
+        """The same call without dynamic dimensions, whose programs need no run-time extents.
+
+        On other devices than CPUs also without hints for those.
+        """
+        changes = {"dynamic": {}} if self._options["dynamic"] else {}
+        if not on_cpu and self._options["tile_rows"]:
+            changes |= {"tile_rows": 0, "tile_lanes": 0}
+        if not changes:
             return self._core
-        core = self._make(dynamic={})
+        core = self._make(**changes)
         for axes in self._mapped:
             core = core.vmap(*axes)
         return core

@@ -1,6 +1,7 @@
 // The autotuner: measures candidates once per device and signature, and keeps choices on disk.
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <exception>
 #include <fstream>
 #include <functional>
@@ -28,7 +29,13 @@ namespace tilewright {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+/// Seconds of a clock for work on a device. With one thread on a CPU it is this process's CPU time,
+/// which excludes what other processes do meanwhile.
+double work_seconds(bool gpu) {
+    if (!gpu && cpu::num_threads() == 1) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
 
 std::string cpu_model() {
     std::ifstream info("/proc/cpuinfo");
@@ -82,10 +89,10 @@ double warm_seconds(const Device& device, const std::function<void()>& function)
     const bool gpu = device.kind == Device::Kind::cuda;
     if (gpu) cuda::expect_no_capture("autotune", "to wait for what it measures");
     const auto burst = [&](int count) {
-        const auto start = Clock::now();
+        const double start = work_seconds(gpu);
         for (int i = 0; i < count; ++i) function();
         if (gpu) synchronize(device);
-        return std::chrono::duration<double>(Clock::now() - start).count() / count;
+        return (work_seconds(gpu) - start) / count;
     };
     burst(1);
     const int count = gpu ? static_cast<int>(std::clamp(kBurst / burst(3), 1.0, 200.0)) : 1;

@@ -14,6 +14,7 @@
 
 #include "cli/bench/baseline.h"
 #include "cli/bench/measure.h"
+#include "cli/bench/waiting.h"
 #include "tests/cli/run_program.h"
 #include "tilewright/error.h"
 #include "tilewright/system.h"
@@ -36,6 +37,39 @@ TEST(Measure, MedianAndInterleaving) {
     EXPECT_EQ(order, "ababab");
 }
 
+TEST(Measure, SamplesThatWaitedForCoresAreLeftOut) {
+    const auto seconds = [](std::vector<Sample> samples) {
+        std::vector<double> result;
+        for (const Sample& sample : least_disturbed(std::move(samples)))
+            result.push_back(sample.seconds);
+        return result;
+    };
+    EXPECT_EQ(seconds({{1, 0}, {9, 0.5}, {2, 0.001}, {3, 0}}), (std::vector<double>{1, 3, 2}));
+    // Too few are undisturbed: a quarter, and at least three, of those that waited least.
+    EXPECT_EQ(seconds({{1, 0.4}, {2, 0.2}, {3, 0.3}, {4, 0.1}}), (std::vector<double>{4, 2, 3}));
+    std::vector<Sample> many;
+    for (int i = 0; i < 20; ++i) many.push_back({i + 1.0, 0.9 - 0.01 * i});
+    EXPECT_EQ(seconds(many), (std::vector<double>{20, 19, 18, 17, 16}));
+    EXPECT_EQ(seconds({{1, 0.5}}), (std::vector<double>{1}));
+}
+
+TEST(Measure, WaitingForACoreIsSeen) {
+    if (!std::filesystem::exists("/proc/self/schedstat")) GTEST_SKIP() << "no waiting times here";
+    const double before = waited_seconds();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(60);
+    std::vector<std::thread> threads;
+    double after = before;
+    // More than there are cores.
+    for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency() + 1; ++i)
+        threads.emplace_back([end] {
+            while (std::chrono::steady_clock::now() < end) continue;
+        });
+    while (std::chrono::steady_clock::now() < end) after = std::max(after, waited_seconds());
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_GT(after - before, 0.01);
+    EXPECT_EQ(waited_seconds(999'999'999), 0);  // no such process
+}
+
 TEST(Measure, JsonKeepsWhatIsNotKnownAsNull) {
     Row row;
     row.case_name = "c";
@@ -53,6 +87,9 @@ TEST(Measure, JsonKeepsWhatIsNotKnownAsNull) {
     EXPECT_EQ(json["rows"][0]["tflops"], 0.5);
     EXPECT_TRUE(json["rows"][0]["gbs"].is_null());
     EXPECT_TRUE(json["rows"][0]["sustained"].is_null());
+    EXPECT_TRUE(json["rows"][0]["best_ratio"].is_null());
+    EXPECT_TRUE(json["rows"][0]["best_hints"].is_null());
+    EXPECT_TRUE(json["rows"][0]["waited"].is_null());
     EXPECT_EQ(json["rows"][0]["ok"], true);
 }
 
@@ -126,6 +163,28 @@ TEST(BenchCommand, CasesOfTheSuiteAreChosenByName) {
         run_program({"bench", "cpu", "--small", "--case", "nothing", "--baseline", "none"});
     EXPECT_EQ(none.status, 2);
     EXPECT_THAT(none.error, HasSubstr("--case to be part of a case's name but got nothing"));
+}
+
+TEST(BenchCommand, KernelsOfTheSuiteAreComparedWithTheBestTiles) {
+    TemporaryFolder folder;
+    ::setenv("TILEWRIGHT_CACHE_DIR", (folder / "cache").c_str(), 1);
+    // Sums that are updated in place, blocks that are cut, and one that is not.
+    for (const std::string name : {"segment_sum", "softmax", "cholesky"}) {
+        const ProgramResult result =
+            run_program({"bench", "cpu", "--small", "--case", name, "--seconds", "0.001",
+                         "--baseline", "none", "--autotune", "--json", "-"});
+        EXPECT_EQ(result.status, 0) << result.error;
+        EXPECT_THAT(result.error, HasSubstr(" of the best, "));
+        EXPECT_THAT(result.error, HasSubstr("blocks as they are take at most "));
+        EXPECT_EQ(result.error.find("lanes=0, rows=0: ") != std::string::npos, name != "cholesky");
+        const auto json = nlohmann::json::parse(result.out);
+        ASSERT_EQ(json["rows"].size(), 2U);
+        EXPECT_TRUE(json["rows"][0]["best_ratio"].is_null());
+        EXPECT_GE(json["rows"][1]["best_ratio"], 1);
+        EXPECT_THAT(json["rows"][1]["best_hints"].get<std::string>(),
+                    ::testing::AnyOf("blocks as they are", ::testing::StartsWith("tiles of ")));
+    }
+    ::unsetenv("TILEWRIGHT_CACHE_DIR");
 }
 
 /// A stand-in for Python that answers like bench/cpu_peers.py: torch is installed and gives zeros,

@@ -81,6 +81,7 @@ class HelperProcess {
         return answer();
     }
     bool ended() const { return ended_; }
+    pid_t id() const { return pid_; }
 
   private:
     pid_t pid_ = -1;
@@ -154,7 +155,9 @@ std::shared_ptr<HelperProcess> with_job(const fs::path& root, const nlohmann::js
 /// Runs the job that the helper is ready for.
 Variant timed_helper(std::string name, std::shared_ptr<HelperProcess> helper) {
     auto repeats = std::make_shared<int>(0);
-    return {std::move(name), [helper = std::move(helper), repeats] {
+    const pid_t process = helper->id();
+    return {std::move(name),
+            [helper = std::move(helper), repeats] {
                 const auto run = [&](int count) {
                     const std::string text = helper->ask(fmt::format("run {}", count));
                     if (text.empty()) user_error("bench", "expected a time but the baseline ended");
@@ -165,7 +168,8 @@ Variant timed_helper(std::string name, std::shared_ptr<HelperProcess> helper) {
                     *repeats = static_cast<int>(std::clamp(0.01 / run(1) + 1, 1.0, 1e6));
                 }
                 return run(*repeats);
-            }};
+            },
+            process};
 }
 
 /// Prepared helpers by job.

@@ -98,7 +98,7 @@ void run(const Options& options, const CLI::App& command, Console& console) {
         user_error("bench", "expected one --baseline on a CPU but got {}", bench.baseline);
     for (const auto& [option, given] : gpu_alone)
         if (given && !gpu) user_error("bench", "expected --{} with --device cuda", option);
-    if (bench.autotune && !gpu && options.operation != "attention")
+    if (bench.autotune && !gpu && options.operation != "attention" && options.operation != "cpu")
         user_error("bench", "expected --autotune of {} with --device cuda", options.operation);
     if (options.graphs) bench.graph_calls = 20;
     const std::pair<const char*, std::optional<std::int64_t>> sizes[] = {
@@ -229,7 +229,8 @@ void add_bench(CLI::App& app, Console& console) {
         ->check(one_of({"ieee", "tf32", "bf16x3"}));
     command->add_flag("--autotune", bench.autotune,
                       "attention, flex on cuda: measure a few blocks, print what each takes and "
-                      "use the fastest, which the disk cache keeps");
+                      "use the fastest, which the disk cache keeps; cpu: compare blocks as they "
+                      "are with the best of some tiles");
     command->add_flag("--once", bench.once,
                       "compile on cuda: the first calls of this process, with the cache as it is");
     command->add_flag("--graphs", options->graphs,

@@ -30,7 +30,8 @@ struct BenchOptions {
     bool deterministic = true;    ///< attention on a GPU: for the backward pass
     std::string engine;           ///< attention on a GPU: its name; empty: the fastest
     std::string precision;        ///< attention of f32 on a GPU: of products; empty: ieee
-    bool autotune = false;        ///< attention, flex on a GPU: choose blocks by measurement
+    bool autotune = false;        ///< attention, flex on a GPU: choose blocks by measurement; cpu:
+                                  ///< compare blocks as they are with the best tiles
     bool once = false;            ///< compile on a GPU: only the first calls of this process
     std::ostream* out = nullptr;  ///< for pictures, tables, and what cannot be measured
     bool sweep = false;           ///< on a GPU: many lengths of attention, many widths of norms

@@ -3,23 +3,39 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "cli/bench/cases.h"
 #include "cli/bench/cpu_peers.h"
 #include "cli/bench/cpu_suite.h"
+#include "cli/bench/waiting.h"
+#include "cli/builtin.h"
 #include "cpu/machine.h"
 #include "support/check.h"
 
 namespace tilewright::cli {
 
-SuiteCase suite_case(std::string name, Call call, PlainLoop loop, std::vector<Tensor> inputs,
+SuiteCase suite_case(std::string name, Call call, PlainLoop loop, std::vector<SuiteInput> inputs,
                      const TensorType& output) {
     return {.name = std::move(name),
             .call = std::move(call),
-            .inputs = std::move(inputs),
-            .output = Tensor::zeros(output.dtype, output.shape),
-            .plain_output = Tensor::zeros(output.dtype, output.shape),
-            .loop = loop};
+            .loop = loop,
+            .make_inputs = std::move(inputs),
+            .output_type = output};
+}
+
+void SuiteCase::prepare() {
+    for (const SuiteInput& make : make_inputs) inputs.push_back(make());
+    plain_output = Tensor::zeros(output_type.dtype, output_type.shape);
+    output = updated ? inputs.at(*updated) : Tensor::zeros(output_type.dtype, output_type.shape);
+}
+
+SuiteInput random_input(DType dtype, Tensor::Dims shape, std::uint32_t seed) {
+    return [=] { return random_values(dtype, shape, seed); };
+}
+
+SuiteInput zero_input(DType dtype, Tensor::Dims shape) {
+    return [=] { return Tensor::zeros(dtype, shape); };
 }
 
 std::vector<SuiteCase> cpu_suite(bool small) {
@@ -56,6 +72,50 @@ double difference(const Tensor& first, const Tensor& second) {
     return largest > 0 ? most / largest : most;
 }
 
+/// The call with tiles in place of whole blocks, chosen by measurement among some sizes, with the
+/// fastest one's description; nullopt where blocks as they are have been fastest.
+struct BestTiles {
+    Call call;
+    std::string description;
+};
+
+std::optional<BestTiles> best_tiles(const SuiteCase& c) {
+    constexpr std::int64_t kRows[] = {1, 4, 16, 64}, kLanes[] = {64, 256, 1024, 4096};
+    // What retiling leaves as it is, or makes the same of, is measured once.
+    std::set<std::string> known = {c.call.ir(c.inputs)};
+    const auto with = [&](std::int64_t rows, std::int64_t lanes) {
+        CallOptions options = c.call.options();
+        options.tile_rows = rows;
+        options.tile_lanes = lanes;
+        return tilewright::call(c.call.kernel(), std::move(options));
+    };
+    std::vector<Config> configs = {{{"rows", 0}, {"lanes", 0}}};
+    for (const std::int64_t rows : kRows) {
+        for (const std::int64_t lanes : kLanes) {
+            try {
+                if (!known.insert(with(rows, lanes).ir(c.inputs)).second) continue;
+            } catch (const UserError&) {
+                continue;  // a block that cannot be cut
+            }
+            configs.push_back({{"rows", rows}, {"lanes", lanes}});
+        }
+    }
+    if (configs.size() == 1) return {};
+    const Tuned tuned = autotune(configs, c.name + ", bench cpu")(
+        [&](const Config& config) { return with(config["rows"], config["lanes"]); });
+    const Config best = tuned.best_config(c.inputs);
+    if (best["rows"] == 0) return {};
+    return BestTiles{tuned.best(c.inputs),
+                     fmt::format("tiles of {} x {}", best["rows"], best["lanes"])};
+}
+
+/// Is the result of these tiles that of the plain loop's first run?
+bool agrees(const BestTiles& tiles, const SuiteCase& c) {
+    std::vector<Tensor> inputs = c.inputs;
+    if (c.updated) inputs[*c.updated] = zero_input(c.output_type.dtype, c.output_type.shape)();
+    return difference(tiles.call.run(inputs).front(), c.plain_output) <= c.tolerance;
+}
+
 /// How many times as fast the tile programs are as another implementation.
 struct Summary {
     double logarithms = 0, least = HUGE_VAL;
@@ -86,9 +146,11 @@ void bench_cpu(const BenchOptions& options, Report& report) {
     // In the order in which they are printed.
     std::vector<std::pair<std::string, Summary>> summaries = {{"plain", {}}};
     for (const std::string& library : Peers::names()) summaries.push_back({library, {}});
+    Summary defaults;  // compared with the best tiles
     for (SuiteCase& c : cpu_suite(options.small)) {
         if (!options.only.empty() && c.name.find(options.only) == std::string::npos) continue;
         report.print();
+        c.prepare();
         // Compared after the first calls: arrays that are added to are zero only before those.
         const std::vector<Peer> peers = others.prepare(c);
         const auto ours = [&] { c.call.into({c.output}, c.inputs); };
@@ -106,8 +168,14 @@ void bench_cpu(const BenchOptions& options, Report& report) {
         if (options.check) errors.back() = difference(c.output, c.plain_output);
         const std::size_t rows = variants.size();
         if (c.bytes > 0) variants.push_back(as_long_as(roof, variants.back().sample()));
+        const std::optional<BestTiles> best =
+            options.autotune ? best_tiles(c) : std::optional<BestTiles>();
+        const bool tiles_agree = !best || !options.check || agrees(*best, c);
+        if (best)
+            variants.push_back(timed("tiles", [&] { best->call.into({c.output}, c.inputs); }));
+        double waited = 0;
         const std::vector<double> seconds =
-            interleave(variants, {options.least_rounds, 50, options.seconds, c.name});
+            interleave(variants, {options.least_rounds, 50, options.seconds, c.name}, &waited);
         for (std::size_t i = 0; i < rows; ++i) {
             Row& row = report.add({});
             row.case_name = c.name;
@@ -131,6 +199,13 @@ void bench_cpu(const BenchOptions& options, Report& report) {
                 row.error = errors[i];
                 row.ok = *errors[i] <= tolerance;
             }
+            if (waited > kUndisturbed) row.waited = waited;
+            if (options.autotune && i + 1 == rows) {
+                row.best_ratio = best ? std::max(1.0, seconds[i] / seconds.back()) : 1;
+                row.best_hints = best ? best->description : "blocks as they are";
+                row.ok = row.ok && tiles_agree;
+                defaults.add(1 / *row.best_ratio, c.name);
+            }
             for (auto& [impl, summary] : summaries)
                 if (impl == row.impl) summary.add(seconds[i] / seconds[rows - 1], c.name);
         }
@@ -146,6 +221,11 @@ void bench_cpu(const BenchOptions& options, Report& report) {
     *options.out << '\n';
     for (const auto& [impl, summary] : summaries)
         if (summary.count > 0) *options.out << summary.text(impl);
+    if (defaults.count > 0)
+        *options.out << fmt::format(
+            "blocks as they are take at most {:.2f} of the best found ({}), geometric mean "
+            "{:.2f}\n",
+            1 / defaults.least, defaults.slowest, std::exp(-defaults.logarithms / defaults.count));
 }
 
 }  // namespace tilewright::cli

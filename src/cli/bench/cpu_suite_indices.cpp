@@ -7,6 +7,9 @@
 
 namespace tilewright::cli {
 
+namespace {
+
+/// Integers from 0 to below - 1.
 Tensor random_indices(Tensor::Dims shape, std::int64_t below, std::uint32_t seed) {
     const Tensor result = Tensor::empty(i32, std::move(shape));
     std::uint32_t state = seed * 747796405U + 2891336453U;
@@ -17,8 +20,6 @@ Tensor random_indices(Tensor::Dims shape, std::int64_t below, std::uint32_t seed
     }
     return result;
 }
-
-namespace {
 
 constexpr std::int64_t kBlock = 4096;
 const BlockSpec& line_block() {
@@ -34,12 +35,15 @@ SuiteCase segment_sum_case(std::int64_t count, std::int64_t segments) {
          .in = {line_block(), line_block(), {}},
          .out_type = {{f32, {segments}}},
          .aliases = {{2, 0}}});
-    Tensor ids = random_indices({count}, segments, 2);
-    std::sort(ids.data<std::int32_t>(), ids.data<std::int32_t>() + count);
+    const SuiteInput ids = [=] {
+        Tensor sorted = random_indices({count}, segments, 2);
+        std::sort(sorted.data<std::int32_t>(), sorted.data<std::int32_t>() + count);
+        return sorted;
+    };
     SuiteCase result = suite_case(
         fmt::format("segment_sum {} to {}", count, segments), call, plain_loops().segment_sum,
-        {random_values(f32, {count}, 1), ids, Tensor::zeros(f32, {segments})}, {f32, {segments}});
-    result.output = result.inputs[2];
+        {random_input(f32, {count}, 1), ids, zero_input(f32, {segments})}, {f32, {segments}});
+    result.updated = 2;
     result.sizes = {count};
     result.units = count;
     result.bytes = 8.0 * static_cast<double>(count);
@@ -55,8 +59,8 @@ SuiteCase histogram_case(std::int64_t count, std::int64_t bins) {
          .aliases = {{1, 0}}});
     SuiteCase result =
         suite_case(fmt::format("histogram {} in {}", count, bins), call, plain_loops().histogram,
-                   {random_indices({count}, bins, 1), Tensor::zeros(i32, {bins})}, {i32, {bins}});
-    result.output = result.inputs[1];
+                   {index_input({count}, bins, 1), zero_input(i32, {bins})}, {i32, {bins}});
+    result.updated = 1;
     result.sizes = {bins};
     result.units = count;
     result.bytes = 4.0 * static_cast<double>(count);
@@ -73,7 +77,7 @@ SuiteCase embedding_case(std::int64_t table, std::int64_t n, std::int64_t count)
          .out_type = {{f32, {count, n}}}});
     SuiteCase result = suite_case(
         fmt::format("embedding {} of {} x {}", count, table, n), call, plain_loops().embedding,
-        {random_values(f32, {table, n}, 1), random_indices({count}, table, 2)}, {f32, {count, n}});
+        {random_input(f32, {table, n}, 1), index_input({count}, table, 2)}, {f32, {count, n}});
     result.sizes = {n};
     result.units = count;
     result.bytes = 8.0 * static_cast<double>(count * n);
@@ -91,13 +95,12 @@ SuiteCase embedding_gradient_case(std::int64_t table, std::int64_t n, std::int64
          .in = {rows, ids, {}},
          .out_type = {{f32, {table, n}}},
          .aliases = {{2, 0}}});
-    SuiteCase result =
-        suite_case(fmt::format("embedding_gradient {} to {} x {}", count, table, n), call,
-                   plain_loops().embedding_gradient,
-                   {random_values(f32, {count, n}, 1), random_indices({count}, table, 2),
-                    Tensor::zeros(f32, {table, n})},
-                   {f32, {table, n}});
-    result.output = result.inputs[2];
+    SuiteCase result = suite_case(fmt::format("embedding_gradient {} to {} x {}", count, table, n),
+                                  call, plain_loops().embedding_gradient,
+                                  {random_input(f32, {count, n}, 1), index_input({count}, table, 2),
+                                   zero_input(f32, {table, n})},
+                                  {f32, {table, n}});
+    result.updated = 2;
     result.sizes = {n, count};
     result.units = n;
     result.parts = 1;
@@ -120,8 +123,8 @@ SuiteCase sparse_rows_case(std::int64_t rows, std::int64_t n, std::int64_t colum
     SuiteCase result =
         suite_case(fmt::format("sparse matrix {} x {}, {} in a row", rows, columns, n), call,
                    plain_loops().sparse_rows,
-                   {random_values(f32, {rows, n}, 1), random_indices({rows, n}, columns, 2),
-                    random_values(f32, {columns}, 3)},
+                   {random_input(f32, {rows, n}, 1), index_input({rows, n}, columns, 2),
+                    random_input(f32, {columns}, 3)},
                    {f32, {rows}});
     result.sizes = {n};
     result.units = rows;
@@ -131,6 +134,10 @@ SuiteCase sparse_rows_case(std::int64_t rows, std::int64_t n, std::int64_t colum
 }
 
 }  // namespace
+
+SuiteInput index_input(Tensor::Dims shape, std::int64_t below, std::uint32_t seed) {
+    return [=] { return random_indices(shape, below, seed); };
+}
 
 std::vector<SuiteCase> index_cases(bool small) {
     std::vector<SuiteCase> cases;

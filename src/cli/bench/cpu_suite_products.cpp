@@ -13,7 +13,7 @@ SuiteCase matmul_case(DType dtype, PlainLoop loop, std::int64_t n) {
     const DType result_dtype = size_of(dtype) > 1 ? dtype : is_float(dtype) ? f32 : i32;
     SuiteCase result = suite_case(
         fmt::format("matmul {} x {} x {} {}", n, n, n, tilewright::name(dtype)), matmul(n, n, n),
-        loop, {random_values(dtype, {n, n}, 1), random_values(dtype, {n, n}, 2)},
+        loop, {random_input(dtype, {n, n}, 1), random_input(dtype, {n, n}, 2)},
         {result_dtype, {n, n}});
     result.sizes = {n, n};
     result.units = n / 8;
@@ -43,14 +43,17 @@ SuiteCase cholesky_case(std::int64_t count) {
                }),
         {.grid = {count}, .in = {block}, .out = {block}, .out_type = {{f32, {count, n, n}}}});
     // Positive definite: random values off the diagonal, large ones on it.
-    Tensor x = random_values(f32, {count, n, n}, 1);
-    float* data = x.data<float>();
-    for (std::int64_t m = 0; m < count; ++m, data += n * n) {
-        for (std::int64_t i = 0; i < n; ++i) {
-            for (std::int64_t j = 0; j < i; ++j) data[j * n + i] = data[i * n + j];
-            data[i * n + i] = 20 + data[i * n + i];
+    const SuiteInput x = [=] {
+        Tensor matrices = random_values(f32, {count, n, n}, 1);
+        float* data = matrices.data<float>();
+        for (std::int64_t m = 0; m < count; ++m, data += n * n) {
+            for (std::int64_t i = 0; i < n; ++i) {
+                for (std::int64_t j = 0; j < i; ++j) data[j * n + i] = data[i * n + j];
+                data[i * n + i] = 20 + data[i * n + i];
+            }
         }
-    }
+        return matrices;
+    };
     SuiteCase result = suite_case(fmt::format("cholesky of {} 16 x 16", count), call,
                                   plain_loops().cholesky, {x}, {f32, {count, n, n}});
     result.units = count;
@@ -76,11 +79,11 @@ SuiteCase int4_case(std::int64_t rows, std::int64_t depth, std::int64_t n) {
                 BlockSpec{{64}, [](auto j) { return tilewright::block(j); }}},
          .out = {BlockSpec{{rows, 64}, [](auto j) { return tilewright::block(0, j); }}},
          .out_type = {{f32, {rows, n}}}});
-    SuiteCase result = suite_case(
-        fmt::format("int4 matmul {} x {} x {}", rows, depth, n), call, plain_loops().int4_matmul,
-        {random_values(f32, {rows, depth}, 1), random_values(u8, {depth / 2, n}, 2),
-         random_values(f32, {n}, 3)},
-        {f32, {rows, n}});
+    SuiteCase result = suite_case(fmt::format("int4 matmul {} x {} x {}", rows, depth, n), call,
+                                  plain_loops().int4_matmul,
+                                  {random_input(f32, {rows, depth}, 1),
+                                   random_input(u8, {depth / 2, n}, 2), random_input(f32, {n}, 3)},
+                                  {f32, {rows, n}});
     result.sizes = {n, depth, rows};
     result.units = n / 64;
     result.flops = 2.0 * static_cast<double>(rows * depth * n);
@@ -105,7 +108,7 @@ SuiteCase kmeans_case(std::int64_t rows, std::int64_t n, std::int64_t count) {
          .out_type = {{i32, {rows}}}});
     SuiteCase result = suite_case(
         fmt::format("k-means step of {} x {}, {} centres", rows, n, count), call,
-        plain_loops().kmeans, {random_values(f32, {rows, n}, 1), random_values(f32, {count, n}, 2)},
+        plain_loops().kmeans, {random_input(f32, {rows, n}, 1), random_input(f32, {count, n}, 2)},
         {i32, {rows}});
     result.sizes = {n, count};
     result.units = rows;

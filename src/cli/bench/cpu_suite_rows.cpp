@@ -28,8 +28,8 @@ SuiteCase elementwise(const std::string& name, const Elementwise& f, PlainLoop l
     SuiteCase result = suite_case(
         fmt::format("{} {} x {}, blocks {} x {}", name, rows, n, block_rows, block_columns), call,
         loop,
-        {random_values(f32, {rows, n}, 1), random_values(f32, {rows, n}, 2),
-         random_values(f32, {n}, 3)},
+        {random_input(f32, {rows, n}, 1), random_input(f32, {rows, n}, 2),
+         random_input(f32, {n}, 3)},
         {f32, {rows, n}});
     result.sizes = {n};
     result.units = rows;
@@ -49,7 +49,7 @@ SuiteCase by_rows(const std::string& name, const std::function<Tile(Tile)>& f, P
                                   .out_type = {{dtype, {rows, n}}}});
     SuiteCase result =
         suite_case(fmt::format("{} {} x {} {}", name, rows, n, tilewright::name(dtype)), call, loop,
-                   {random_values(dtype, {rows, n}, 1)}, {dtype, {rows, n}});
+                   {random_input(dtype, {rows, n}, 1)}, {dtype, {rows, n}});
     result.sizes = {n};
     result.units = rows;
     result.bytes = 2.0 * static_cast<double>(rows * n * size_of(dtype));
@@ -71,7 +71,7 @@ SuiteCase layer_norm_case(std::int64_t rows, std::int64_t n) {
          .out_type = {{f32, {rows, n}}}});
     SuiteCase result = suite_case(
         fmt::format("layer_norm {} x {}", rows, n), call, plain_loops().layer_norm,
-        {random_values(f32, {rows, n}, 1), random_values(f32, {n}, 2), random_values(f32, {n}, 3)},
+        {random_input(f32, {rows, n}, 1), random_input(f32, {n}, 2), random_input(f32, {n}, 3)},
         {f32, {rows, n}});
     result.sizes = {n};
     result.units = rows;
@@ -102,8 +102,8 @@ SuiteCase group_norm_case(std::int64_t batch, std::int64_t channels, std::int64_
     SuiteCase result = suite_case(
         fmt::format("group_norm {} x {} x {}, {} channels in a group", batch, channels, n, group),
         call, plain_loops().group_norm,
-        {random_values(f32, {batch, channels, n}, 1), random_values(f32, {channels}, 2),
-         random_values(f32, {channels}, 3)},
+        {random_input(f32, {batch, channels, n}, 1), random_input(f32, {channels}, 2),
+         random_input(f32, {channels}, 3)},
         {f32, {batch, channels, n}});
     result.sizes = {n, group, channels};
     result.units = batch * (channels / group);
@@ -131,8 +131,7 @@ SuiteCase prefix_mask_case(std::int64_t batch, std::int64_t n) {
          .out_type = {{f32, {batch, n, n}}}});
     SuiteCase result = suite_case(
         fmt::format("prefix_mask {} x {} x {}", batch, n, n), call, plain_loops().prefix_mask,
-        {random_values(f32, {batch, n, n}, 1), random_indices({batch}, n, 2)},
-        {f32, {batch, n, n}});
+        {random_input(f32, {batch, n, n}, 1), index_input({batch}, n, 2)}, {f32, {batch, n, n}});
     result.sizes = {n};
     result.units = batch * n;
     result.bytes = 8.0 * static_cast<double>(batch * n * n);
@@ -158,8 +157,8 @@ SuiteCase rotary_case(std::int64_t rows, std::int64_t half) {
                                   .out_type = {{f32, {rows, 2 * half}}}});
     SuiteCase result =
         suite_case(fmt::format("rotary {} x {}", rows, 2 * half), call, plain_loops().rotary,
-                   {random_values(f32, {rows, 2 * half}, 1), random_values(f32, {rows, half}, 2),
-                    random_values(f32, {rows, half}, 3)},
+                   {random_input(f32, {rows, 2 * half}, 1), random_input(f32, {rows, half}, 2),
+                    random_input(f32, {rows, half}, 3)},
                    {f32, {rows, 2 * half}});
     result.sizes = {half};
     result.units = rows;
@@ -177,7 +176,7 @@ SuiteCase transpose_case(std::int64_t rows, std::int64_t columns) {
          .out_type = {{f32, {columns, rows}}}});
     SuiteCase result =
         suite_case(fmt::format("transpose {} x {}", rows, columns), call, plain_loops().transpose,
-                   {random_values(f32, {rows, columns}, 1)}, {f32, {columns, rows}});
+                   {random_input(f32, {rows, columns}, 1)}, {f32, {columns, rows}});
     result.sizes = {columns, rows};
     result.units = rows / 16;
     result.bytes = 8.0 * static_cast<double>(rows * columns);
@@ -194,7 +193,7 @@ SuiteCase cumsum_rows_case(std::int64_t rows, std::int64_t columns) {
                           .out_type = {{f32, {rows, columns}}}});
     SuiteCase result = suite_case(fmt::format("cumsum down {} x {} f32", rows, columns), call,
                                   plain_loops().cumsum_rows,
-                                  {random_values(f32, {rows, columns}, 1)}, {f32, {rows, columns}});
+                                  {random_input(f32, {rows, columns}, 1)}, {f32, {rows, columns}});
     result.sizes = {columns, rows};
     result.units = columns / 64;
     result.bytes = 8.0 * static_cast<double>(rows * columns);
@@ -214,7 +213,7 @@ SuiteCase top_k_case(std::int64_t rows, std::int64_t columns, std::int64_t count
          .out_type = {{f32, {rows, count}}}});
     SuiteCase result = suite_case(fmt::format("top_k {} of {} x {} f32", count, rows, columns),
                                   call, plain_loops().top_k,
-                                  {random_values(f32, {rows, columns}, 1)}, {f32, {rows, count}});
+                                  {random_input(f32, {rows, columns}, 1)}, {f32, {rows, count}});
     result.sizes = {columns, count};
     result.units = rows;
     result.bytes = 4.0 * static_cast<double>(rows * (columns + count));
@@ -228,7 +227,7 @@ SuiteCase sort_case(std::int64_t rows, std::int64_t columns) {
         {.grid = {rows}, .in = {block}, .out = {block}, .out_type = {{f32, {rows, columns}}}});
     SuiteCase result =
         suite_case(fmt::format("sort {} x {} f32", rows, columns), call, plain_loops().sort,
-                   {random_values(f32, {rows, columns}, 1)}, {f32, {rows, columns}});
+                   {random_input(f32, {rows, columns}, 1)}, {f32, {rows, columns}});
     result.sizes = {columns};
     result.units = rows;
     result.bytes = 8.0 * static_cast<double>(rows * columns);

@@ -22,11 +22,11 @@ SuiteCase stencil(const std::string& name, const std::string& title, std::int64_
                         .in = {with_halo},
                         .out = {block},
                         .out_type = {{f32, {rows, width}}}};
-    std::vector<Tensor> inputs = {random_values(f32, {rows + 2 * halo, width + 2 * halo}, 1)};
+    std::vector<SuiteInput> inputs = {random_input(f32, {rows + 2 * halo, width + 2 * halo}, 1)};
     double arrays = 2;
     if (right_side) {
         options.in.push_back(block);
-        inputs.push_back(random_values(f32, {rows, width}, 2));
+        inputs.push_back(random_input(f32, {rows, width}, 2));
         arrays = 3;
     }
     Call call =
@@ -67,8 +67,8 @@ SuiteCase depthwise_case(std::int64_t planes, std::int64_t height, std::int64_t 
     SuiteCase result =
         suite_case(fmt::format("depthwise 3 x 3, {} x {} x {}", planes, height, width), call,
                    plain_loops().depthwise,
-                   {random_values(f32, {planes, height + 2, width + 2}, 1),
-                    random_values(f32, {planes, 3, 3}, 2)},
+                   {random_input(f32, {planes, height + 2, width + 2}, 1),
+                    random_input(f32, {planes, 3, 3}, 2)},
                    {f32, {planes, height, width}});
     result.sizes = {height, width};
     result.units = planes;
@@ -95,7 +95,7 @@ SuiteCase sliding_sum_case(std::int64_t rows, std::int64_t n) {
                                   .out = {block(n)},
                                   .out_type = {{f32, {rows, n}}}});
     SuiteCase result = suite_case(fmt::format("sliding sum of 9, {} x {}", rows, n), call,
-                                  plain_loops().sliding_sum, {random_values(f32, {rows, n + 8}, 1)},
+                                  plain_loops().sliding_sum, {random_input(f32, {rows, n + 8}, 1)},
                                   {f32, {rows, n}});
     result.sizes = {n};
     result.units = rows;

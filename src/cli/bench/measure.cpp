@@ -12,6 +12,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench/waiting.h"
 #include "cli/progress.h"
 #include "cpu/machine.h"
 #include "cpu/simd/kernels.h"
@@ -44,6 +45,9 @@ nlohmann::json or_null(const std::optional<T>& value) {
 }  // namespace
 
 Variant timed(std::string name, std::function<void()> work, double least) {
+    // Beside other work a short sample is more often undisturbed.
+    constexpr double kShort = 0.003;
+    if (cpu::num_threads() > 1) least = std::min(least, kShort);
     // The number of repeats is determined in the first sample and kept.
     auto repeats = std::make_shared<int>(0);
     return {std::move(name), [work = std::move(work), repeats, least] {
@@ -67,21 +71,50 @@ double median(std::vector<double> values) {
     return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-std::vector<double> interleave(std::span<const Variant> variants, const Budget& budget) {
-    std::vector<std::vector<double>> samples(variants.size());
+std::vector<double> interleave(std::span<const Variant> variants, const Budget& budget,
+                               double* waited) {
+    const bool by_wall_clock = cpu::num_threads() > 1;
+    std::vector<std::vector<Sample>> samples(variants.size());
     Progress progress(budget.label);
     const auto start = Clock::now();
-    for (int round = 0; round < budget.most_rounds; ++round) {
+    // Disturbed samples are made up for, within limits.
+    const auto enough = [&](int round) {
         const double seconds = seconds_since(start);
-        if (round >= budget.least_rounds && seconds > budget.seconds) break;
+        if (round < budget.least_rounds) return false;
+        if (round < budget.most_rounds && seconds <= budget.seconds) return false;
+        if (round >= 3 * budget.most_rounds || seconds > 3 * budget.seconds) return true;
+        return std::all_of(samples.begin(), samples.end(), [&](const auto& of_variant) {
+            return std::count_if(of_variant.begin(), of_variant.end(), [](const Sample& sample) {
+                       return sample.waited <= kUndisturbed;
+                   }) >= std::min(kLeastSamples, round);
+        });
+    };
+    for (int round = 0; !enough(round); ++round) {
         // Progress towards the limit that is farther away.
-        progress.update(std::min(seconds / std::max(budget.seconds, 1e-9),
+        progress.update(std::min(seconds_since(start) / std::max(budget.seconds, 1e-9),
                                  static_cast<double>(round) / std::max(budget.least_rounds, 1)));
-        for (std::size_t i = 0; i < variants.size(); ++i)
-            samples[i].push_back(variants[i].sample());
+        for (std::size_t i = 0; i < variants.size(); ++i) {
+            const pid_t process = variants[i].process;
+            const double before = by_wall_clock ? waited_seconds(process) : 0;
+            const auto begin = Clock::now();
+            const double seconds = variants[i].sample();
+            // A sample may last for many executions.
+            const double all = std::max(seconds_since(begin), 1e-9);
+            const double after = by_wall_clock ? waited_seconds(process) : 0;
+            samples[i].push_back({seconds, std::max(after - before, 0.0) / all});
+        }
     }
     std::vector<double> medians;
-    for (auto& values : samples) medians.push_back(median(std::move(values)));
+    double most = 0;
+    for (auto& of_variant : samples) {
+        std::vector<double> seconds;
+        for (const Sample& sample : least_disturbed(std::move(of_variant))) {
+            seconds.push_back(sample.seconds);
+            most = std::max(most, sample.waited);
+        }
+        medians.push_back(median(std::move(seconds)));
+    }
+    if (waited != nullptr) *waited = most;
     return medians;
 }
 
@@ -110,6 +143,10 @@ void Report::print() {
         if (row.roof) more.push_back(fmt::format("{:3.0f}% of {}", *row.roof * 100, row.roof_name));
         if (row.ratio)
             more.push_back(fmt::format("{:.2f} x {}", *row.ratio, row.baseline.value_or("")));
+        if (row.best_ratio)
+            more.push_back(fmt::format("{:.2f} of the best{}", *row.best_ratio,
+                                       row.best_hints.empty() ? "" : ", " + row.best_hints));
+        if (row.waited) more.push_back(fmt::format("waited {:.0f}%", *row.waited * 100));
         if (row.error) more.push_back(fmt::format("error {:.1e}", *row.error));
         if (!row.ok) more.emplace_back("FAILED");
         if (row.sm_mhz) more.push_back(fmt::format("{:.0f} MHz", *row.sm_mhz));
@@ -162,6 +199,10 @@ std::string to_json(const std::string& device, const std::vector<std::string>& o
              {"sm_mhz", or_null(row.sm_mhz)},
              {"baseline", or_null(row.baseline)},
              {"ratio", or_null(row.ratio)},
+             {"best_ratio", or_null(row.best_ratio)},
+             {"best_hints",
+              row.best_ratio ? nlohmann::json(row.best_hints) : nlohmann::json(nullptr)},
+             {"waited", or_null(row.waited)},
              {"error", or_null(row.error)},
              {"ok", row.ok}});
     return result.dump(2);

@@ -1,6 +1,8 @@
 // Fair timing: interleaved variants, compared by medians; results print as a table or JSON.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <iosfwd>
 #include <map>
@@ -16,6 +18,7 @@ namespace tilewright::cli {
 struct Variant {
     std::string name;
     std::function<double()> sample;
+    pid_t process = 0;  ///< the process that runs it; 0: this one
 };
 
 /// A variant that times `work` in this process; short work repeats within a sample until it lasts
@@ -30,8 +33,12 @@ struct Budget {
 };
 
 /// Median seconds of each variant. Every round runs every variant once, in turn, so that changes of
-/// the clock rate and load from other processes affect all of them.
-std::vector<double> interleave(std::span<const Variant> variants, const Budget& budget = {});
+/// the clock rate and load from other processes affect all of them. With several threads, which are
+/// timed by the wall clock, only those samples count in which no thread waited for a core that
+/// other work had, or else those that waited least, and there are up to three times as many rounds.
+/// `waited`, if given, receives the largest share of time that a sample that counts waited.
+std::vector<double> interleave(std::span<const Variant> variants, const Budget& budget = {},
+                               double* waited = nullptr);
 
 double median(std::vector<double> values);
 
@@ -47,7 +54,11 @@ struct Row {
     std::optional<double> roof;  ///< fraction of the machine's limit measured in the same rounds
     std::string roof_name = {};  ///< that limit: "FMA peak", "memcpy"
     std::optional<std::string> baseline;
-    std::optional<double> ratio;   ///< the baseline's ms divided by ours
+    std::optional<double> ratio;       ///< the baseline's ms divided by ours
+    std::optional<double> best_ratio;  ///< ms divided by that of the best schedule hints
+    std::string best_hints = {};       ///< which those are: "tiles of 8 x 256"
+    std::optional<double>
+        waited;  ///< share of time that threads waited for cores, on busy machines
     std::optional<double> sm_mhz;  ///< clock rate of a GPU's multiprocessors under this load
     std::optional<double> error;   ///< largest difference from the reference
     bool ok = true;

@@ -24,7 +24,7 @@ const std::vector<Benchmark>& benchmarks() {
          "kernels of users on CPUs, beside plain loops and five libraries",
          bench_cpu,
          nullptr,
-         {"--baseline", "--case", "--small"}},
+         {"--autotune", "--baseline", "--case", "--small"}},
         {"decode",
          "attention of one query to many keys",
          bench_decode,
