@@ -5,6 +5,7 @@
 
 #include "cpu/index_walker.h"
 #include "cpu/simd/element.h"
+#include "cpu/simd/index_kernels.h"
 #include "cpu/simd/scalar_ops.h"
 #include "ir/evaluate.h"
 
@@ -72,18 +73,29 @@ struct AtomicAccess {
 
 /// Combines rows of the array with rows of the value by a kernel. Only where no other thread
 /// accesses the array.
-void combine_rows(const AtomicAccess& a, StripFunction function) {
+void combine_rows(const AtomicAccess& a, StripFunction function, const IndexKernels& kernels) {
     Strip strip;
     strip.rows = 1;
     const Run start = a.walker.run(a.value, kOrigin);
     const auto rows = a.walker.array_rows(a.element);
     if (rows && start.stride <= 1 && a.walker.has_rows(a.value)) {
         const std::int64_t value_row = a.walker.row_stride(a.value) * a.element;
+        if (a.dtype == DType::f32 && a.atomic.op == ir::Op::atomic_add && start.stride == 1) {
+            return rows->for_each([&](std::int64_t i, std::byte* row, const std::byte* next) {
+                if (!row) return;
+                kernels.add_row(reinterpret_cast<float*>(row),
+                                reinterpret_cast<const float*>(start.first + i * value_row),
+                                a.walker.row_length(), reinterpret_cast<const float*>(next));
+            });
+        }
         strip.lanes = a.walker.row_length();
         strip.in[0] = {nullptr, 0, 1};
         strip.in[1] = {nullptr, 0, start.stride};
-        return rows->for_each([&](std::int64_t i, std::byte* row) {
+        return rows->for_each([&](std::int64_t i, std::byte* row, const std::byte* next) {
             if (!row) return;
+            constexpr std::int64_t kMostBytes = 1024, kCacheLine = 64;
+            for (std::int64_t at = 0; at < std::min(rows->wanted, kMostBytes); at += kCacheLine)
+                __builtin_prefetch(next + at);
             strip.in[0].data = strip.out = row;
             strip.in[1].data = start.first + i * value_row;
             function(strip);
@@ -110,22 +122,34 @@ void combine_rows(const AtomicAccess& a, StripFunction function) {
 }
 
 /// Adds one number to elements of a small array: in four tables in turn, so that an addition seldom
-/// waits for the one before it. False where the run is too short for that, or leaves the array.
+/// waits for the one before it. False where the run is too short for that.
 bool count_indices(std::uint32_t* to, const Walker::IndexRows& rows, std::int64_t count,
-                   std::uint32_t value) {
+                   std::uint32_t value, const IndexKernels& kernels) {
     constexpr std::int64_t kTables = 4, kMostBins = 1024;
     const std::int64_t bins = rows.extent;
-    if (rows.rows != 1 || rows.stride != 1 || bins > kMostBins || count < kTables * bins ||
-        !all_inside(rows.first, count, static_cast<std::uint64_t>(bins)))
+    if (rows.rows != 1 || rows.stride != 1 || bins > kMostBins || count < kTables * bins)
         return false;
     std::array<std::array<std::uint32_t, kMostBins>, kTables> tables;
     for (auto& table : tables) std::fill_n(table.begin(), bins, 0);
-    std::int64_t i = 0;
-    for (; i + kTables <= count; i += kTables) {
-        for (std::size_t t = 0; t < tables.size(); ++t)
-            ++tables[t][static_cast<std::size_t>(rows.first[i + static_cast<std::int64_t>(t)])];
+    const auto extent = static_cast<std::uint32_t>(bins);
+    // Groups are few enough indices to be in the cache when they are counted. Others are fetched
+    // meanwhile: counting leaves the processor no room to look as far ahead.
+    constexpr std::int64_t kGroup = 64, kInLine = 16, kAhead = 16 * kGroup;
+    for (std::int64_t begin = 0; begin < count; begin += kGroup) {
+        const std::int32_t* const group = rows.first + begin;
+        for (std::int64_t i = 0; i < kGroup; i += kInLine) __builtin_prefetch(group + kAhead + i);
+        if (count - begin < kGroup || !kernels.all_inside(group, kGroup, extent)) {
+            for (std::int64_t i = 0; i < std::min(kGroup, count - begin); ++i) {
+                const auto bin = static_cast<std::uint32_t>(group[i]);
+                if (bin < extent) ++tables[0][bin];
+            }
+            continue;
+        }
+        for (std::int64_t i = 0; i < kGroup; i += kTables) {
+            for (std::size_t t = 0; t < tables.size(); ++t)
+                ++tables[t][static_cast<std::size_t>(group[i + static_cast<std::int64_t>(t)])];
+        }
     }
-    for (; i < count; ++i) ++tables[0][static_cast<std::size_t>(rows.first[i])];
     for (std::int64_t bin = 0; bin < bins; ++bin) {
         std::uint32_t sum = 0;
         for (const auto& table : tables) sum += table[static_cast<std::size_t>(bin)];
@@ -136,14 +160,15 @@ bool count_indices(std::uint32_t* to, const Walker::IndexRows& rows, std::int64_
 
 /// Adds to elements at arbitrary places. `alone`: no other thread accesses the array.
 template <DType dtype>
-void add_elements(const AtomicAccess& a, bool alone) {
+void add_elements(const AtomicAccess& a, bool alone, const IndexKernels& kernels) {
     using E = Element<dtype>;
     using Storage = typename E::Storage;
     auto* const to = reinterpret_cast<Storage*>(a.walker.data());
     if constexpr (dtype == DType::u32) {
         const Run values = a.walker.run(a.value, kOrigin);
         const auto rows = alone && values.stride == 0 ? a.walker.index_rows() : std::nullopt;
-        if (rows && count_indices(to, *rows, a.walker.row_length(), values.at<Storage>(0))) return;
+        if (rows && count_indices(to, *rows, a.walker.row_length(), values.at<Storage>(0), kernels))
+            return;
     }
     const auto none = [](std::int64_t) {};
     a.walker.for_each([&](const Coordinates& c, std::int64_t count) {
@@ -170,18 +195,18 @@ void add_elements(const AtomicAccess& a, bool alone) {
 }
 
 /// The function above, for the dtypes that it is compiled for.
-bool add_elements(const AtomicAccess& a, bool alone) {
+bool add_elements(const AtomicAccess& a, bool alone, const IndexKernels& kernels) {
     switch (a.dtype) {
         case DType::f32:
-            return alone && (add_elements<DType::f32>(a, alone), true);
+            return alone && (add_elements<DType::f32>(a, alone, kernels), true);
         case DType::f64:
-            return alone && (add_elements<DType::f64>(a, alone), true);
+            return alone && (add_elements<DType::f64>(a, alone, kernels), true);
         case DType::i32:
         case DType::u32:
-            return add_elements<DType::u32>(a, alone), true;
+            return add_elements<DType::u32>(a, alone, kernels), true;
         case DType::i64:
         case DType::u64:
-            return add_elements<DType::u64>(a, alone), true;
+            return add_elements<DType::u64>(a, alone, kernels), true;
         default:
             return false;
     }
@@ -226,8 +251,9 @@ void execute(Frame& frame, const Atomic& atomic) {
         const StripFunction function =
             frame.program->kernels->elementwise(combining(atomic.op), a.dtype, a.dtype, false);
         const bool rows = frame.alone && a.walker.is_line() && function != nullptr;
-        if (rows) return combine_rows(a, function);
-        if (atomic.op == ir::Op::atomic_add && add_elements(a, frame.alone)) return;
+        const IndexKernels& kernels = index_kernels(frame.program->kernels->vector_bytes);
+        if (rows) return combine_rows(a, function, kernels);
+        if (atomic.op == ir::Op::atomic_add && add_elements(a, frame.alone, kernels)) return;
     }
     exchange_elements(a);
 }

@@ -1,12 +1,27 @@
 // Runs gathers, scatters and masked stores: accesses that are not plain rectangles.
 #include "cpu/execute_indices.h"
 
-#include <cstring>
+#include <algorithm>
+#include <limits>
 
 #include "cpu/index_walker.h"
+#include "cpu/simd/index_kernels.h"
 
 namespace tilewright::cpu {
 namespace {
+
+/// The rows as kernels take them, where the array's elements are contiguous.
+TableRows table_rows(const Walker& walker, const Walker::IndexRows& rows) {
+    TableRows result;
+    result.indices = rows.first;
+    result.rows = rows.rows;
+    result.lanes = walker.row_length();
+    result.index_row_stride = rows.row_stride;
+    result.table = walker.data();
+    result.extent = static_cast<std::uint32_t>(
+        std::min(rows.extent, std::int64_t{1} + std::numeric_limits<std::int32_t>::max()));
+    return result;
+}
 
 /// Elements of an array with one dimension, row by row of the tile of their indices.
 template <typename Word>
@@ -37,7 +52,9 @@ void gather_rows(const Walker& walker, const Walker::IndexRows& rows, const Word
 
 }  // namespace
 
-void gather(const Frame& frame, const Access& access, const Tile& other, const ResolvedTile& out) {
+void gather(const Frame& frame, const Access& access, const Tile& other, const ResolvedTile& out,
+            bool streams) {
+    const IndexKernels& kernels = index_kernels(frame.program->kernels->vector_bytes);
     static constexpr std::uint64_t kZero = 0;
     ResolvedTile rest;
     if (other.home == Home::none) {
@@ -55,10 +72,10 @@ void gather(const Frame& frame, const Access& access, const Tile& other, const R
         const Run missing = walker.run(rest, kOrigin);
         const std::int64_t count = walker.row_length(), to_row = walker.row_stride(out) * element,
                            missing_row = walker.row_stride(rest) * element;
-        return rows->for_each([&](std::int64_t i, const std::byte* row) {
+        return rows->for_each([&](std::int64_t i, const std::byte* row, const std::byte* next) {
             std::byte* const to = start.first + i * to_row;
             if (row)
-                std::memcpy(to, row, static_cast<std::size_t>(rows->wanted));
+                kernels.copy_row(to, row, rows->wanted, next, streams);
             else
                 copy_line(to, 1, missing.first + i * missing_row, missing.stride, count, element);
         });
@@ -84,6 +101,16 @@ void gather(const Frame& frame, const Access& access, const Tile& other, const R
         if (const auto by = walker.index_rows(); by && walker.has_rows(out) &&
                                                  walker.has_rows(rest) &&
                                                  walker.run(out, kOrigin).stride == 1) {
+            if (element == 4 && by->stride == 1) {
+                const Run missing = walker.run(rest, kOrigin);
+                TableRows table = table_rows(walker, *by);
+                table.missing = missing.first;
+                table.missing_row_stride = walker.row_stride(rest);
+                table.missing_lane_stride = missing.stride;
+                table.out = walker.run(out, kOrigin).first;
+                table.out_row_stride = walker.row_stride(out);
+                return kernels.gather(table);
+            }
             return gather_rows(walker, *by, from, out, rest);
         }
         walker.for_each([&](const Coordinates& c, std::int64_t count) {

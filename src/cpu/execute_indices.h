@@ -6,7 +6,9 @@
 namespace tilewright::cpu {
 
 /// Loads the elements of an access into a tile; those outside the array take `other`, or zero.
-void gather(const Frame& frame, const Access& access, const Tile& other, const ResolvedTile& out);
+/// `streams`: rows are stored non-temporally.
+void gather(const Frame& frame, const Access& access, const Tile& other, const ResolvedTile& out,
+            bool streams);
 
 /// Stores with index tiles or a mask. Of several elements stored to one address, the last one wins.
 void scatter(const Frame& frame, const Store& store);

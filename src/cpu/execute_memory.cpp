@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fstream>
 
 #include "cpu/execute.h"
 #include "cpu/execute_indices.h"
@@ -158,6 +159,22 @@ void look_ahead(const Frame& frame, const LoadView& load, const std::byte* last,
     view.iteration = iteration;
 }
 
+/// Arrays at least this large get non-temporal stores: half of such an array would not be in the
+/// cache any more when the program ends, since what it reads goes there as well.
+std::int64_t streamed_bytes() {
+    static const std::int64_t bytes = [] {
+        constexpr std::int64_t kLeast = std::int64_t{4} << 20;
+        // Not sysconf, which gives the sum over a processor's last-level caches on some.
+        std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
+        std::int64_t kilobytes = 0;
+        char unit = 0;
+        if (!(file >> kilobytes >> unit) || unit != 'K' || kilobytes <= 0)
+            return StoreView::kStreamedBytes;
+        return std::clamp(kilobytes << 9, kLeast, StoreView::kStreamedBytes);
+    }();
+    return bytes;
+}
+
 std::string element_text(const ResolvedTile& tile, std::int64_t offset) {
     const std::uint64_t bits = ir::read_element(tile.dtype, tile.at(offset));
     if (tile.dtype == DType::boolean) return bits ? "true" : "false";
@@ -196,7 +213,9 @@ void execute(Frame& frame, const Load& load) {
     }
     const ResolvedTile out = resolve(frame, load.out);
     if (load.access.gathers) {
-        gather(frame, load.access, load.other, out);
+        const bool streams = load.out.home == Home::view && frame.views[load.out.index].streams;
+        frame.streamed |= streams;
+        gather(frame, load.access, load.other, out, streams);
     } else {
         load_rectangle(frame, rectangle(frame, load.access), load.other, out, load.access.shape,
                        load.transpose);
@@ -258,8 +277,7 @@ void execute(Frame& frame, const StoreView& store) {
         std::int64_t bytes = to.memory.element;
         for (std::size_t dim = 0; dim < store.access.indices.size(); ++dim)
             bytes *= ref.extents[dim];
-        view.streams =
-            bytes >= StoreView::kStreamedBytes && !frame.program->refs[store.access.ref].is_read;
+        view.streams = bytes >= streamed_bytes() && !frame.program->refs[store.access.ref].is_read;
     } else if (store.copy.home == Home::none) {
         view = {};
     } else {

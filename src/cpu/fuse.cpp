@@ -150,7 +150,7 @@ class Planner {
         return std::pair(row, first);
     }
 
-    /// Finds operands that read the same rows a few lanes apart.
+    /// Finds operands that read the same rows, at the same lanes or a few lanes apart.
     void share_lanes() {
         std::map<Row, std::map<std::int64_t, std::vector<std::size_t>>> rows;
         for (std::size_t i = 0; i < run_.operands.size(); ++i) {
@@ -165,13 +165,12 @@ class Planner {
         }
         for (const auto& [row, lanes] : rows) {
             const auto& [first, bases] = *lanes.begin();
-            if (lanes.upper_bound(first + FusedPlace::kMostShift) == std::next(lanes.begin()))
-                continue;
-            for (const auto& [lane, operands] : lanes) {
-                if (lane - first > FusedPlace::kMostShift) break;
-                for (const std::size_t i : operands) {
+            const auto end = lanes.upper_bound(first + FusedPlace::kMostShift);
+            if (end == std::next(lanes.begin()) && bases.size() == 1) continue;
+            for (auto place = lanes.begin(); place != end; ++place) {
+                for (const std::size_t i : place->second) {
                     places[i]->base = static_cast<int>(bases[0]);
-                    places[i]->shift = static_cast<int>(lane - first);
+                    places[i]->shift = static_cast<int>(place->first - first);
                 }
             }
         }

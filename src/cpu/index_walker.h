@@ -240,11 +240,11 @@ class Walker {
         std::int64_t row_bytes = 0;  ///< from row to row of the array
         std::int64_t wanted = 0;     ///< bytes of a row
 
-        /// Calls visit(i, row) for each row in order, nullptr where it is outside, and prefetches
-        /// rows: hardware prefetchers do not predict them.
+        /// Calls visit(i, row, next) for each row in order, with nullptr where it is outside.
+        /// `next` is a row to be prefetched, or this one: hardware prefetchers do not predict rows.
         template <typename Visitor>
         void for_each(Visitor&& visit) const {
-            constexpr std::int64_t kAhead = 2, kMostBytes = 1024, kCacheLine = 64;
+            constexpr std::int64_t kAhead = 4;
             const auto row = [&](std::int64_t i) -> std::byte* {
                 const std::int64_t at = indices[i * index_stride];
                 const bool inside =
@@ -252,11 +252,9 @@ class Walker {
                 return inside ? first + at * row_bytes : nullptr;
             };
             for (std::int64_t i = 0; i < rows; ++i) {
+                std::byte* const at = row(i);
                 const std::byte* const next = i + kAhead < rows ? row(i + kAhead) : nullptr;
-                for (std::int64_t at = 0; next && at < std::min(wanted, kMostBytes);
-                     at += kCacheLine)
-                    __builtin_prefetch(next + at);
-                visit(i, row(i));
+                visit(i, at, next ? next : at);
             }
         }
     };

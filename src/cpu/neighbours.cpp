@@ -85,7 +85,8 @@ void Neighbours::compute(const ScalarOp& op) {
 bool Neighbours::add(const StripSource& source) {
     widest_ = std::max(widest_, size_of(source.dtype));
     if (source.home == Home::view) {
-        operands_.push_back({source.index, 0, size_of(source.dtype), source.view_lane_axis >= 0});
+        operands_.push_back({source.index, 0, size_of(source.dtype), source.view_lane_axis >= 0,
+                             source.view_row_axis});
     } else if (source.home == Home::slot) {
         slots_.push_back(source.index);
     } else {
@@ -123,6 +124,7 @@ bool Neighbours::follows(Frame& frame, std::int64_t n) {
     for (const std::uint32_t slot : slots_) {
         if (frame.slots[slot] != first_slots_[slot]) return false;
     }
+    bool along = true, down = rows_ > 1 && !scans_;
     for (Operand& operand : operands_) {
         const View& view = frame.views[operand.view];
         const View& first = first_views_[operand.view];
@@ -130,11 +132,17 @@ bool Neighbours::follows(Frame& frame, std::int64_t n) {
                                    reinterpret_cast<std::intptr_t>(first.data);
         if (n == 1) {
             operand.step = moved;
-            const std::int64_t along = operand.has_lanes ? lanes_ * operand.element : 0;
-            if (rows_ == 1 ? moved % operand.element != 0 : moved != along) return false;
+            const std::int64_t across = operand.has_lanes ? lanes_ : 0,
+                               below = operand.row_axis >= 0
+                                           ? rows_ * first.stride[operand.row_axis]
+                                           : 0;
+            along &= rows_ == 1 ? moved % operand.element == 0 : moved == across * operand.element;
+            down &= moved == below * operand.element;
+            if (!along && !down) return false;
         }
         if (moved != n * operand.step || view.stride != first.stride) return false;
     }
+    if (n == 1) down_ = !along;
     return true;
 }
 
@@ -142,7 +150,11 @@ void Neighbours::run(Frame& frame, std::int64_t n) {
     std::copy(first_views_.begin(), first_views_.end(), frame.views);
     std::copy(first_slots_.begin(), first_slots_.end(), frame.slots);
     if (chain_.ops.empty()) chain_ = std::get<Chain>(program_.code[at_]);
-    if (rows_ == 1) {
+    chain_.lanes = lanes_;
+    chain_.rows = rows_;
+    if (down_) {
+        chain_.rows = n * rows_;
+    } else if (rows_ == 1) {
         chain_.rows = n;
         for (StripOp& op : chain_.ops) {
             set_row_stride(op.out);

@@ -10,10 +10,10 @@
 namespace tilewright::cpu {
 
 /// A block of few lanes and many rows reads memory in short pieces, which costs twice the time of
-/// long ones; a block of one row ends before its beginning is paid for. Where the next programs of
-/// the grid go on where this one ends, or do the same in other rows, one of them does the work of
-/// all: along rows of all their lanes, or on the row of each. A scan down the rows also reads
-/// memory along rows then.
+/// long ones; a small block ends before its beginning is paid for. Where the next programs of the
+/// grid go on where this one ends, along its rows or after the last of them, or do the same in
+/// other rows, one of them does the work of all. A scan down the rows also reads memory along rows
+/// then.
 class Neighbours {
   public:
     explicit Neighbours(const Program& program);
@@ -38,6 +38,7 @@ class Neighbours {
         std::int64_t step = 0;  ///< bytes from one program to the next
         int element = 1;        ///< bytes
         bool has_lanes = false;
+        int row_axis = -1;  ///< of the view; -1: every row is the same
     };
 
     bool add(const StripSource& source);
@@ -52,6 +53,7 @@ class Neighbours {
     std::int64_t rows_ = 0, lanes_ = 0;  ///< of one program
     int widest_ = 1;                     ///< bytes of an element
     bool scans_ = false;                 ///< down the rows
+    bool down_ = false;                  ///< the next program's rows follow those of this one
     bool linear_ = true;
     std::set<std::uint32_t> varying_;  ///< slots
     std::vector<Operand> operands_;

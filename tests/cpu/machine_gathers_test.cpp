@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "cpu/neighbours.h"
+#include "cpu/simd/index_kernels.h"
 #include "cpu/simd/kernels.h"
+#include "hwy/cache_control.h"
 #include "tests/cpu/agreement.h"
 
 namespace tilewright::cpu {
@@ -71,6 +73,65 @@ TEST(MachineGathers, OfElementsByRowsOfIndices) {
                 test.keep(k.b.load(table, std::vector{IndexOperand::tile(ids)}, {}, other));
                 test.check();
             }
+        }
+    }
+}
+
+// The kernels of every instruction set, on rows whose starts and lengths fit no vector.
+TEST(MachineGathers, RowsOfEveryLength) {
+    for (const Kernels* table : available_kernels()) {
+        const IndexKernels& kernels = index_kernels(table->vector_bytes);
+        for (const std::int64_t count : {0, 1, 15, 16, 17, 70, 256, 301}) {
+            const auto n = static_cast<std::size_t>(count);
+            for (const std::size_t first : {0, 1, 12}) {
+                std::vector<float> from(n + 40), to(n + 40, -1), sums(n + 40, 2);
+                for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
+                for (const bool streams : {false, true}) {
+                    std::ranges::fill(to, -1.0F);
+                    const auto* const row = reinterpret_cast<const std::byte*>(from.data() + 3);
+                    kernels.copy_row(reinterpret_cast<std::byte*>(to.data() + first), row,
+                                     4 * count, row, streams);
+                    hwy::FlushStream();
+                    for (std::size_t i = 0; i < to.size(); ++i) {
+                        const bool inside = i >= first && i < first + n;
+                        ASSERT_EQ(to[i], inside ? from[3 + i - first] : -1) << table->name;
+                    }
+                }
+                kernels.add_row(sums.data() + first, from.data() + 3, count, from.data());
+                for (std::size_t i = 0; i < sums.size(); ++i) {
+                    const bool inside = i >= first && i < first + n;
+                    ASSERT_EQ(sums[i], inside ? from[3 + i - first] + 2 : 2) << table->name;
+                }
+            }
+            std::vector<std::int32_t> indices(n, 4);
+            EXPECT_TRUE(kernels.all_inside(indices.data(), count, 5)) << table->name;
+            EXPECT_TRUE(kernels.all_inside(indices.data(), count, 1U << 31)) << table->name;
+            for (std::size_t i = 0; i < n; ++i) {
+                for (const std::int32_t outside : {5, -1, -2147483647}) {
+                    indices[i] = outside;
+                    EXPECT_FALSE(kernels.all_inside(indices.data(), count, 5)) << table->name;
+                    indices[i] = 4;
+                }
+            }
+        }
+    }
+}
+
+// Floats are added row by row, also where rows repeat, are outside or short.
+TEST(MachineGathers, AddRowsInOrder) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::i32, DType::bf16}) {
+        for (const std::int64_t columns : {70, 64, 5}) {
+            Agreement test({3});
+            Kernel& k = test.k;
+            const Value table = test.array(dtype, {7, columns}),
+                        all_ids = test.array(DType::i32, {60}),
+                        all_rows = test.array(dtype, {60, columns}),
+                        first = k.b.binary(Op::mul, k.b.program_id(0), k.index(20)),
+                        ids = k.load(all_ids, {IndexOperand::slice(first, 20, 1)});
+            k.b.atomic(Op::atomic_add, table,
+                       std::vector{IndexOperand::tile(ids), k.slice(0, columns)},
+                       k.load(all_rows, {IndexOperand::slice(first, 20, 1), k.slice(0, columns)}));
+            test.check();
         }
     }
 }

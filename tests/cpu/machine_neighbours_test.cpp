@@ -124,6 +124,42 @@ TEST(MachineNeighbours, OfWideBlocksFewerRunAsOne) {
     EXPECT_EQ(most({1, 640}), fuses ? kDown * kAcross : 1);
 }
 
+// Blocks of whole rows, two of which are in one array, as in rotary embeddings; the last block may
+// leave its array.
+TEST(MachineNeighbours, BlocksBelowEachOther) {
+    constexpr std::int64_t kRows = 12, kHalf = 64, kPrograms = 9;
+    for (const std::int64_t missing : {0, 5}) {
+        for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64}) {
+            for (const Start start : {in_order, backwards, twice_each}) {
+                Agreement test({kPrograms});
+                Kernel& k = test.k;
+                ir::Builder& b = k.b;
+                const std::int64_t height =
+                    (start == backwards ? kAcross : kPrograms) * kRows - missing;
+                const Value x = test.array(dtype, {height, 2 * kHalf}),
+                            y = test.array(dtype, {height, 2 * kHalf}),
+                            factors = test.array(dtype, {height, kHalf}),
+                            bias = test.load_all(test.array(dtype, {kHalf}));
+                const Value first = start(k, b.program_id(0), kRows);
+                const auto block = [&](std::int64_t column) {
+                    return std::vector{IndexOperand::slice(first, kRows, 1),
+                                       k.slice(column, kHalf)};
+                };
+                const Value left = k.load(x, block(0)), right = k.load(x, block(kHalf)),
+                            factor = k.load(factors, block(0)),
+                            all_rows = b.broadcast(b.expand_dims(bias, 0), {kRows, kHalf});
+                k.store(y, block(0),
+                        b.binary(Op::sub, b.binary(Op::mul, left, factor),
+                                 b.binary(Op::mul, right, all_rows)));
+                k.store(y, block(kHalf),
+                        b.binary(Op::add, b.binary(Op::mul, right, factor),
+                                 b.binary(Op::mul, left, all_rows)));
+                test.check();
+            }
+        }
+    }
+}
+
 TEST(MachineNeighbours, PartsOfLoads) {
     for (const std::int64_t rows : {1, 12}) {
         Elementwise kernel({rows, 72, 0, 1});

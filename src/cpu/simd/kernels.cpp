@@ -61,10 +61,10 @@ StripFunction elementwise(ir::Op op, DType in, DType out, bool approx) {
     return f != nullptr ? f : scalar;
 }
 
-bool shares_rows(std::span<const FusedShape> shapes) {
+bool shares_slices(std::span<const FusedShape> shapes) {
     return std::any_of(shapes.begin(), shapes.end(), [](const FusedShape& shape) {
         return std::any_of(shape.place.begin(), shape.place.end(),
-                           [](const FusedPlace& place) { return place.base >= 0; });
+                           [](const FusedPlace& place) { return place.shift > 0; });
     });
 }
 
@@ -118,7 +118,7 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
         static const auto ahead = vector_compiled_runs(target);
         constexpr int kBytes = target == Target::avx512 ? 64 : 32;
         // Machine code loads once what slices of a row share, which code compiled ahead does not.
-        if (target != Target::neon && shares_rows(shapes)) {
+        if (target != Target::neon && shares_slices(shapes)) {
             if (const auto run = compile_run(shapes, kBytes)) return run;
         }
         const auto run = ahead(shapes);
