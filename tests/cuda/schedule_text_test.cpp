@@ -25,6 +25,10 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   buffer @a dtype @u8 rows 1 columns 256 slots 1 at -1 purpose "`scan`"
   buffer @b dtype @u8 rows 1 columns 128 slots 1 at -1
   warps @all first 0 count 4 registers 0
+  layout @lanes shape [32] reg [] lane [1, 2, 4, 8, 16] warp [0, 0]
+  layout @swapped shape [32] reg [] lane [2, 1, 4, 8, 16] warp [0, 0]
+  layout @quads shape [32] reg [1, 2] lane [4, 8, 16, 0, 0] warp [0, 0]
+  layout @warps shape [32] reg [] lane [1, 2, 4, 0, 0] warp [8, 16]
 )" + body + "}");
 }
 
@@ -152,6 +156,47 @@ TEST(ScheduleText, StepsOfProductsCallFunctionsOfTheText) {
     EXPECT_THAT(print_includes(program_with("operation of @argsort\n")), HasSubstr("sort.cuh"));
 }
 
+constexpr const char* kTile =
+    "operation of @reshape\n"
+    "%x = registers text \"p; q; r; s\" : f32[32] @quads\n"
+    "write_tile %x writes @a extents [32] vector 4\n"
+    "%y = read_tile reads @a extents [32] : f32[32] @lanes\n"
+    "%z = shuffle %y : f32[32] @swapped\n"
+    "raw text \"use(z);\"\n";
+
+TEST(ScheduleText, TilesGoThroughSharedMemoryAndFromLaneToLane) {
+    EXPECT_EQ(
+        statements(kTile),
+        "    const int at0 = (lane & 7) * 4;\n"
+        "    const int at1 = lane;\n"
+        "    auto* const a_data = reinterpret_cast<f32*>(memory + a);\n"
+        "    if ((lane & 24) == 0 && warp == 0) store_vector<f32>(a_data + (at0), p, q, r, s);\n"
+        "    __syncthreads();\n"
+        "    f32 y;\n"
+        "    load_vector(a_data + (at1), y);\n"
+        "    // shuffle from [32] reg [] lane [0:1 0:2 0:4 0:8 0:16] warp [- -] to [32] reg [] "
+        "lane [0:2 0:1 0:4 0:8 0:16] warp [- -]\n"
+        "    const int z_lane = ((lane >> 0 & 1) * 2) ^ ((lane >> 1 & 1) * 1) ^ "
+        "((lane >> 2 & 1) * 4) ^ ((lane >> 3 & 1) * 8) ^ ((lane >> 4 & 1) * 16);\n"
+        "    const f32 z = __shfl_sync(0xffffffffu, y, z_lane ^ 0);\n"
+        "    use(z);\n");
+    // Positions that other statements name are declared once.
+    EXPECT_THAT(statements("position called @at0 text \"lane\"\n" + std::string(kTile)),
+                HasSubstr("load_vector(a_data + (at0), y);"));
+}
+
+TEST(ScheduleText, TilesLieBesideEachOtherInRowsAndInSteps) {
+    const std::string text = statements(
+        "operation of @concatenate\n"
+        "%x = registers text \"p\" : f32[32] @lanes\n"
+        "%y = registers text \"q\" : f32[32] @lanes\n"
+        "write_tile %x, %y writes @a extents [64] starts [0, 32]\n"
+        "%z = read_tile reads @a extents [64] starts [1] steps [2] : f32[32] @lanes\n");
+    EXPECT_THAT(text, HasSubstr("store_vector<f32>(a_data + (at0), p);"));
+    EXPECT_THAT(text, HasSubstr("store_vector<f32>(a_data + ((at0 + 32)), q);"));
+    EXPECT_THAT(text, HasSubstr("load_vector(a_data + ((at0 * 2 + 1)), z);"));
+}
+
 TEST(ScheduleText, ProgramsOfEveryPathAreReadBack) {
     for (const auto& one : testing_support::cuda_programs()) {
         SCOPED_TRACE(one.name);
@@ -180,6 +225,36 @@ TEST(ScheduleText, OtherKernelsThanThoseOfWgmmaAreProgramsOfText) {
 }
 
 // ---- Rules.
+
+TEST(ScheduleText, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
+    Program program = program_with(kTile);
+    place_shared(program);
+    insert_barriers(program);
+    const std::string good = print(program);
+    ASSERT_EQ(broken_rule(program), std::nullopt) << good;
+    const Breach breaches[] = {
+        {"V19", Level::synchronised, "  barrier\n", ""},
+        {"V22", Level::split, "p; q; r; s", "p; q; r"},
+        {"V22", Level::split, "%y : f32[32] @l2", "%y : f32[32] @l3"},
+        {"V22", Level::split, "%y : f32[32] @l2", "%y : f32[32]"},
+        {"V22", Level::split, "%y : f32[32] @l2", "%y : i32[32] @l2"},
+        {"V23", Level::split, "extents [32] vector", "extents [65] vector"},
+        {"V23", Level::split, "extents [32] vector", "extents [4, 8] vector"},
+        {"V23", Level::split, "extents [32] vector", "pitch 32 extents [32] vector"},
+        {"V23", Level::split, "extents [32] vector", "pitch 65 vector"},
+        {"V23", Level::split, "vector 4", "vector 8"},
+    };
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        std::string text = good;
+        text.insert(text.find("  buffer"),
+                    "  layout @l3 shape [32] reg [] lane [1, 2, 4, 0, 0] warp [8, 16]\n");
+        const std::size_t at = text.find(breach.from);
+        ASSERT_NE(at, std::string::npos) << text;
+        text.replace(at, std::string(breach.from).size(), breach.to);
+        expect_broken(text, breach);
+    }
+}
 
 TEST(ScheduleText, RulesAreCheckedInProgramsThatBreakThem) {
     Program program = program_with(std::string(kUseA) +

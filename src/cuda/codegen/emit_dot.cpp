@@ -79,13 +79,8 @@ std::string Emitter::fragment_address(const SharedTile& tile, const std::string&
     // and a sum beyond it, so that one register addresses a whole operand.
     const std::string expression =
         fmt::format("swizzled<{}, {}>({}, {})", tile.row_bytes, tile.group, row, byte);
-    const auto [entry, inserted] = coordinates_.try_emplace(expression);
-    if (inserted) {
-        entry->second = fmt::format("at{}", coordinates_.size() - 1);
-        coordinate_line(
-            fmt::format("const u32 {} = memory_address + {};", entry->second, expression));
-    }
-    const std::string key = "address " + entry->second + tile.offset;
+    const std::string own = positions_.address(expression);
+    const std::string key = "address " + own + tile.offset;
     std::string base;
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend() && base.empty(); ++scope) {
         const auto found = scope->fragments.find(key);
@@ -93,7 +88,7 @@ std::string Emitter::fragment_address(const SharedTile& tile, const std::string&
     }
     if (base.empty()) {
         base = fresh("from");
-        line("const u32 {} = {} + {};", base, entry->second, tile.offset);
+        line("const u32 {} = {} + {};", base, own, tile.offset);
         scopes_.back().fragments[key] = {base};
     }
     const std::int64_t flip = byte_part & (tile.group - 1);

@@ -463,7 +463,7 @@ void Emitter::debug_print(const Instruction& made) {
                     place = fmt::format("({}) * {} + {}", place, shape[axis],
                                         coordinate(from, axis, at[axis]));
                 }
-                const std::string inside = real(from, r);
+                const std::string inside = positions_.inside(from, r);
                 line("{}{}[{}] = {};", inside.empty() ? "" : fmt::format("if ({}) ", inside), base,
                      place, names[r]);
             }

@@ -7,14 +7,6 @@
 
 namespace tilewright::cuda {
 
-namespace {
-
-std::string joined(const std::string& a, const std::string& b) {
-    return a.empty() ? b : b.empty() ? a : a + " && " + b;
-}
-
-}  // namespace
-
 std::string Emitter::ref_name(Value ref) const {
     std::string text = fmt::format("r{}", ref.id);
     const std::string& hint = f_.value_name(ref);
@@ -90,7 +82,7 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
         if (index.kind == ir::Index::Kind::scalar) {
             const std::string at = index_text(d);
             if (!facts_.stays_inside(made, d)) {
-                uniform = joined(uniform, fmt::format("static_cast<u64>({}) < {}", at, extent));
+                uniform = both(uniform, fmt::format("static_cast<u64>({}) < {}", at, extent));
             }
             pointer += " + " + times_stride(at);
             continue;
@@ -203,8 +195,8 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
         const std::size_t at = r;
         std::string inside = uniform, beside = uniform, offset;
         for (std::size_t d = 0; d < conditions.size(); ++d) {
-            inside = joined(inside, conditions[d][at]);
-            beside = joined(beside, d == cut_dim ? "true" : conditions[d][at]);
+            inside = both(inside, conditions[d][at]);
+            beside = both(beside, d == cut_dim ? "true" : conditions[d][at]);
         }
         for (const Names& part : offsets) {
             if (!part[at].empty()) offset += (offset.empty() ? "" : " + ") + part[at];
@@ -214,10 +206,10 @@ Emitter::AccessText Emitter::access_text(const Instruction& made, const Layout& 
             const std::int64_t part = layout.register_coordinates(r)[axis];
             const std::string real =
                 fmt::format("{} < {}", coordinate(layout, axis, part), layout.shape[axis]);
-            inside = joined(inside, real);
-            beside = joined(beside, real);
+            inside = both(inside, real);
+            beside = both(beside, real);
         }
-        if (!masks.empty()) inside = joined(inside, masks[at]), beside = joined(beside, masks[at]);
+        if (!masks.empty()) inside = both(inside, masks[at]), beside = both(beside, masks[at]);
         text.inside.push_back(inside);
         text.beside.push_back(beside);
         text.offset.push_back(offset);
@@ -337,10 +329,10 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
                                 coordinate(layout, axis, at[axis]));
         }
         places.push_back(place);
-        const std::string inside = real(layout, r);
+        const std::string inside = positions_.inside(layout, r);
         const std::size_t i = r;
         line("{}{}[{}] = {} ? reinterpret_cast<u64>({}{}) : 0;",
-             joined(own, inside).empty() ? "" : fmt::format("if ({}) ", joined(own, inside)), base,
+             both(own, inside).empty() ? "" : fmt::format("if ({}) ", both(own, inside)), base,
              place, conditions[i].empty() ? "true" : "(" + conditions[i] + ")", text.pointer,
              text.offset[i].empty() ? "" : " + " + text.offset[i]);
     }
@@ -349,7 +341,7 @@ Names Emitter::last_writers(const Layout& layout, const AccessText& text, const 
     for (int r = 0; r < layout.registers(); ++r) {
         const std::size_t i = r;
         const std::string name = fmt::format("{}_{}", base, r);
-        const std::string inside = joined(joined(own, real(layout, r)), conditions[i]);
+        const std::string inside = both(both(own, positions_.inside(layout, r)), conditions[i]);
         line("bool {} = {};", name, inside.empty() ? "true" : inside);
         line("if ({0}) for (int i = {1} + 1; i < {2} && {0}; ++i) {0} = {3}[i] != {3}[{1}];", name,
              "(" + places[i] + ")", size, base);
@@ -378,7 +370,7 @@ void Emitter::store(const Instruction& made) {
             if (a != axis) order.push_back(a);
         }
         const Layout rows = blocked(layout.shape, warps_, aligned, order);
-        names = convert({layout, names}, rows, dtype);
+        names = convert({layout, names}, rows, dtype).names;
         layout = rows;
     }
     access_global(access.ref, true);
@@ -393,11 +385,11 @@ void Emitter::store(const Instruction& made) {
             text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
         const Names group(names.begin() + r, names.begin() + r + text.vector);
         if (!text.window.empty()) {
-            line("if ({}) store_vector_part({}, {}.left({}), {});", joined(own, text.beside[at]),
+            line("if ({}) store_vector_part({}, {}.left({}), {});", both(own, text.beside[at]),
                  address, text.window, text.position[at], fmt::join(group, ", "));
             continue;
         }
-        const std::string condition = joined(own, text.inside[at]);
+        const std::string condition = both(own, text.inside[at]);
         line("{}store_vector({}, {});", condition.empty() ? "" : fmt::format("if ({}) ", condition),
              address, fmt::join(group, ", "));
     }
@@ -425,7 +417,7 @@ void Emitter::atomic(const Instruction& made) {
             text.offset[at].empty() ? text.pointer : text.pointer + " + " + text.offset[at];
         Names arguments{address};
         for (const Names& value : values) arguments.push_back(value[at]);
-        const std::string condition = joined(own, text.inside[at]);
+        const std::string condition = both(own, text.inside[at]);
         if (condition != open_condition) {
             if (!open_condition.empty()) close();
             if (!condition.empty()) open(fmt::format("if ({})", condition));
@@ -439,19 +431,13 @@ void Emitter::atomic(const Instruction& made) {
         return;
     }
     // The owners of the elements pass the results to the threads that hold copies.
-    const IndexText offset = [this](const Layout& l, int r) {
-        const Coordinates at = l.register_coordinates(r);
-        std::string place = "0";
-        for (int axis = 0; axis < l.shape.rank(); ++axis) {
-            place = fmt::format("({}) * {} + {}", place, cover(l.shape[axis]).size(),
-                                coordinate(l, axis, at[axis]));
-        }
-        return place;
-    };
+    TilePlace place;
     std::int64_t size = 1;
-    for (std::int64_t extent : layout.shape.dims()) size *= cover(extent).size();
-    hold(result, layout,
-         through_shared({{{layout, names}, offset}}, layout, {{layout, {}}, offset}, size, dtype));
+    for (std::int64_t extent : layout.shape.dims()) {
+        place.extents.push_back(cover(extent).size());
+        size *= cover(extent).size();
+    }
+    hold(result, through_shared({{layout, names}}, place, layout, place, size, dtype));
 }
 
 }  // namespace tilewright::cuda

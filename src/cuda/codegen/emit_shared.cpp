@@ -56,41 +56,26 @@ int Emitter::vector_in_rows(const Layout& layout, std::int64_t pitch, int bytes)
     return static_cast<int>(vector);
 }
 
-Names Emitter::through_shared(const std::vector<Part>& parts, const Layout& to, const Part& read,
-                              std::int64_t elements, DType dtype) {
+Held Emitter::through_shared(const std::vector<Held>& parts, const TilePlace& written,
+                             const Layout& to, const TilePlace& read, std::int64_t elements,
+                             DType dtype) {
     const int id = buffer(elements * size_of(dtype));
-    const std::string storage = storage_type(dtype);
-    const std::string base = fresh("m");
-    access_shared("writes", {id});
-    line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, storage, buffer_name(id));
-    for (const Part& part : parts) {
-        const Layout& layout = part.held.layout;
-        const std::string own = owner(layout);
-        const int registers = layout.registers();
-        for (int r = 0; r < registers; r += part.vector) {
-            std::string condition = own;
-            if (part.guard) {
-                const std::string inside = real(layout, r);
-                if (!inside.empty()) condition += (condition.empty() ? "" : " && ") + inside;
-            }
-            const auto first = part.held.names.begin() + r;
-            line("{}store_vector<{}>({} + ({}), {});",
-                 condition.empty() ? "" : fmt::format("if ({}) ", condition), storage, base,
-                 part.index(layout, r), fmt::join(Names(first, first + part.vector), ", "));
-        }
-    }
-    access_shared("reads", {id});
-    const Names names = numbered(base + "e", to.registers());
-    const std::string type_name = register_type(dtype);
-    for (int r = 0; r < to.registers(); r += read.vector) {
-        const auto first = names.begin() + r;
-        const Names group(first, first + read.vector);
-        const std::string inside = read.guard ? real(to, r) : "";
-        line("{} {}{};", type_name, fmt::join(group, ", "), inside.empty() ? "" : " = {}");
-        line("{}load_vector({} + ({}), {});", inside.empty() ? "" : fmt::format("if ({}) ", inside),
-             base, read.index(to, r), fmt::join(group, ", "));
-    }
-    return names;
+    const auto add_place = [](schedule::Instruction& made, const TilePlace& place) {
+        if (place.pitch != 0) made.with("pitch", place.pitch);
+        if (!place.extents.empty()) made.with("extents", place.extents);
+        if (!place.starts.empty()) made.with("starts", place.starts);
+        if (!place.steps.empty()) made.with("steps", place.steps);
+        if (place.vector > 1) made.with("vector", place.vector);
+        if (place.guarded) made.flag("guarded");
+    };
+    std::vector<schedule::Value> values;
+    for (const Held& part : parts) values.push_back(value_of(part, dtype));
+    schedule::Instruction& write = append(schedule::Op::write_tile);
+    write.operands = std::move(values);
+    add_place(write.with_symbol("writes", buffer_name(id)), written);
+    schedule::Instruction& made = append(schedule::Op::read_tile);
+    add_place(made.with_symbol("reads", buffer_name(id)), read);
+    return result_of(made, fresh("m"), to, dtype);
 }
 
 std::int64_t SharedTile::rows() const {
@@ -147,7 +132,7 @@ SharedTile Emitter::shared_copy(Value value, DType dtype, bool swizzle) {
         Names elements(names.begin() + r, names.begin() + r + vector);
         // Phantoms along a contracted axis must not contribute NaNs.
         for (int i = 0; i < vector; ++i) {
-            const std::string inside = real(layout, r + i);
+            const std::string inside = positions_.inside(layout, r + i);
             if (inside.empty()) continue;
             elements[i] = fmt::format(
                 "{} ? {} : {}", inside, elements[i],

@@ -33,7 +33,9 @@ Emitter::Emitter(const KernelFacts& facts, const Plan& plan, const Target& targe
 // ---- Text.
 
 schedule::Instruction& Emitter::append(schedule::Op op) {
-    return open_.back()->body.emplace_back(schedule::make(op, {}));
+    schedule::Instruction& made = open_.back()->body.emplace_back();
+    made.op = op;
+    return made;
 }
 
 void Emitter::open(const std::string& head, schedule::Op op) {
@@ -54,93 +56,6 @@ void Emitter::close() {
 
 void Emitter::begin_operation(std::string_view name) {
     append(schedule::Op::operation).with_symbol("of", std::string(name));
-}
-
-Names Emitter::numbered(const std::string& base, int count) {
-    Names names;
-    names.reserve(count);
-    for (int r = 0; r < count; ++r) {
-        names.push_back(count == 1 ? base : fmt::format("{}_{}", base, r));
-    }
-    return names;
-}
-
-std::string Emitter::plus(const std::string& text, std::int64_t constant) {
-    if (text == "0") return fmt::format("{}", constant);
-    return constant == 0 ? text : fmt::format("({} + {})", text, constant);
-}
-
-// ---- Coordinates.
-
-std::string Emitter::thread_coordinate(const Layout& layout, int axis) {
-    const auto terms = [&](const std::vector<std::uint64_t>& bases, const char* variable) {
-        // Runs of consecutive bits of the index that are consecutive bits of the coordinate.
-        std::vector<std::string> parts;
-        for (std::size_t bit = 0; bit < bases.size();) {
-            const auto stride = static_cast<std::uint64_t>(layout.unpack(bases[bit])[axis]);
-            if (stride == 0) {
-                ++bit;
-                continue;
-            }
-            std::size_t end = bit + 1;
-            while (end < bases.size() && static_cast<std::uint64_t>(layout.unpack(
-                                             bases[end])[axis]) == stride << (end - bit)) {
-                ++end;
-            }
-            std::string part = bit == 0 ? variable : fmt::format("{} >> {}", variable, bit);
-            if (end != bases.size())
-                part = fmt::format("({} & {})", part, (1 << (end - bit)) - 1);
-            else if (bit != 0)
-                part = "(" + part + ")";
-            if (stride != 1) part = fmt::format("{} * {}", part, stride);
-            parts.push_back(part);
-            bit = end;
-        }
-        return parts;
-    };
-    std::vector<std::string> parts = terms(layout.lane, "lane");
-    for (std::string& part : terms(layout.warp, "warp")) parts.push_back(std::move(part));
-    if (parts.empty()) return "0";
-    const std::string expression = fmt::format("{}", fmt::join(parts, " + "));
-    const auto [entry, inserted] = coordinates_.try_emplace(expression);
-    if (inserted) {
-        entry->second = fmt::format("at{}", coordinates_.size() - 1);
-        coordinate_line(fmt::format("const int {} = {};", entry->second, expression));
-    }
-    return entry->second;
-}
-
-void Emitter::coordinate_line(const std::string& text) {
-    coordinate_lines_.push_back(
-        std::move(schedule::make(schedule::Op::raw, {}).with_text("text", text)));
-}
-
-std::string Emitter::coordinate(const Layout& layout, int axis, std::int64_t register_part) {
-    return plus(thread_coordinate(layout, axis), register_part);
-}
-
-std::string Emitter::owner(const Layout& layout) {
-    std::vector<std::string> parts;
-    if (const unsigned lanes = layout.copied_lanes()) {
-        parts.push_back(lanes == 31 ? "lane == 0" : fmt::format("(lane & {}) == 0", lanes));
-    }
-    if (const unsigned warps = layout.copied_warps()) {
-        parts.push_back(warps + 1 == static_cast<unsigned>(warps_)
-                            ? "warp == 0"
-                            : fmt::format("(warp & {}) == 0", warps));
-    }
-    return fmt::format("{}", fmt::join(parts, " && "));
-}
-
-std::string Emitter::real(const Layout& layout, int reg) {
-    std::vector<std::string> parts;
-    const Coordinates at = layout.register_coordinates(reg);
-    for (int axis = 0; axis < layout.shape.rank(); ++axis) {
-        if (!layout.has_phantoms(axis)) continue;
-        parts.push_back(
-            fmt::format("{} < {}", coordinate(layout, axis, at[axis]), layout.shape[axis]));
-    }
-    return fmt::format("{}", fmt::join(parts, " && "));
 }
 
 // ---- Values.
@@ -165,7 +80,36 @@ const Held* Emitter::find(Value value, const Layout& layout) const {
 }
 
 void Emitter::hold(Value value, Layout layout, Names names) {
-    scopes_.back().held[value].push_back({std::move(layout), std::move(names)});
+    hold(value, Held{std::move(layout), std::move(names)});
+}
+
+void Emitter::hold(Value value, Held held) {
+    scopes_.back().held[value].push_back(std::move(held));
+}
+
+Held Emitter::get_any(Value value) {
+    const Held* const known = find(value);
+    const Layout layout = known != nullptr ? known->layout : home(value);
+    Names names = get(value, layout);
+    if (const Held* const held = find(value, layout)) return *held;
+    return {layout, std::move(names)};
+}
+
+schedule::Value Emitter::value_of(const Held& held, DType dtype) {
+    if (held.value) return held.value;
+    const schedule::Value value = program_.add({false, {dtype, held.layout.shape}, held.layout});
+    append(schedule::Op::registers)
+        .with_text("text", fmt::format("{}", fmt::join(held.names, schedule::kBetweenRegisters)))
+        .results = {value};
+    return value;
+}
+
+Held Emitter::result_of(schedule::Instruction& made, std::string name, const Layout& layout,
+                        DType dtype) {
+    const schedule::Value value =
+        program_.add({false, {dtype, layout.shape}, layout}, std::move(name));
+    made.results = {value};
+    return {layout, numbered(program_.value_name(value), layout.registers()), value};
 }
 
 Layout Emitter::home(Value value) const {
@@ -274,77 +218,35 @@ Names Emitter::get(Value value, const Layout& layout) {
     }
     const Held* held = find(value);
     TW_ASSERT(held != nullptr, "value {} has no elements yet", value.id);
-    Names names = convert(*held, layout, dtype);
-    hold(value, layout, names);
+    Held converted = convert(*held, layout, dtype);
+    const Names names = converted.names;
+    hold(value, std::move(converted));
     return names;
 }
 
-Names Emitter::convert(const Held& from, const Layout& to, DType dtype) {
+Held Emitter::convert(const Held& from, const Layout& to, DType dtype) {
     const Conversion plan = conversion(from.layout, to);
-    const int registers = to.registers();
-    Names names;
     if (plan.kind == Conversion::Kind::relabel) {
+        Names names;
         for (int source : plan.source) names.push_back(from.names[source]);
-        return names;
+        return {to, std::move(names)};
     }
     if (plan.kind == Conversion::Kind::shuffle && to.registers() <= 64) {
-        line("// shuffle from {} to {}", from.layout.to_string(), to.to_string());
-        std::vector<std::string> terms;
-        for (std::size_t bit = 0; bit < plan.lane_map.size(); ++bit) {
-            if (plan.lane_map[bit] == 0) continue;
-            terms.push_back(fmt::format("((lane >> {} & 1) * {})", bit, plan.lane_map[bit]));
-        }
-        const std::string base = fresh("s");
-        line("const int {}_lane = {};", base,
-             terms.empty() ? "0" : fmt::format("{}", fmt::join(terms, " ^ ")));
-        const bool choose = plan.select_lanes != 0;
-        if (choose) line("const bool {}_odd = __popc(lane & {}) & 1;", base, plan.select_lanes);
-        const std::string type_name = register_type(dtype);
-        for (int r = 0; r < registers; ++r) {
-            const std::size_t at = r;
-            const auto shuffled = [&](int source) {
-                const std::string& element = from.names[source];
-                return fmt::format("__shfl_sync(0xffffffffu, {}, {}_lane ^ {})",
-                                   size_of(dtype) < 4 && !is_float(dtype)
-                                       ? fmt::format("static_cast<int>({})", element)
-                                       : element,
-                                   base, plan.flip[at]);
-            };
-            names.push_back(fmt::format("{}_{}", base, r));
-            if (!choose) {
-                line("const {} {} = {};", type_name, names.back(), shuffled(plan.source[at]));
-            } else {
-                line("const {0} {1}a = {2}, {1}b = {3};", type_name, names.back(),
-                     shuffled(plan.source[at]), shuffled(plan.alternative[at]));
-                line("const {0} {1} = {2}_odd ? {1}b : {1}a;", type_name, names.back(), base);
-            }
-        }
-        return names;
+        const schedule::Value source = value_of(from, dtype);
+        schedule::Instruction& made = append(schedule::Op::shuffle);
+        made.operands = {source};
+        return result_of(made, fresh("s"), to, dtype);
     }
     line("// through shared memory from {} to {}", from.layout.to_string(), to.to_string());
     const std::int64_t pitch = row_pitch(from.layout, to, size_of(dtype));
     const int rank = to.shape.rank();
     std::int64_t rows = 1;
     for (int axis = 0; axis + 1 < rank; ++axis) rows *= cover(to.shape[axis]).size();
-    const IndexText offset = [&, pitch](const Layout& layout, int r) {
-        const Coordinates at = layout.register_coordinates(r);
-        std::string thread;
-        std::int64_t constant = 0, stride = pitch;
-        for (int axis = rank - 1; axis >= 0; --axis) {
-            const std::int64_t by = axis == rank - 1 ? 1 : stride;
-            constant += at[axis] * by;
-            const std::string part = thread_coordinate(layout, axis);
-            if (part != "0") {
-                if (!thread.empty()) thread += " + ";
-                thread += by == 1 ? part : fmt::format("{} * {}", part, by);
-            }
-            if (axis != rank - 1) stride *= cover(to.shape[axis]).size();
-        }
-        return fmt::format("{}{}{}", thread, thread.empty() ? "" : " + ", constant);
-    };
     const int bytes = size_of(dtype);
-    return through_shared({{from, offset, vector_in_rows(from.layout, pitch, bytes)}}, to,
-                          {{to, {}}, offset, vector_in_rows(to, pitch, bytes)},
+    const auto in_rows = [&](const Layout& layout) {
+        return TilePlace{pitch, {}, {}, {}, vector_in_rows(layout, pitch, bytes)};
+    };
+    return through_shared({from}, in_rows(from.layout), to, in_rows(to),
                           rank == 0 ? 1 : rows * pitch, dtype);
 }
 
@@ -399,6 +301,19 @@ std::int64_t Emitter::place_scratch(std::vector<int>& scratch) {
     return total;
 }
 
+void Emitter::declare_positions() {
+    std::vector<schedule::Instruction> made;
+    for (const Position& one : positions_.all()) {
+        schedule::Instruction& position =
+            made.emplace_back(schedule::make(schedule::Op::position, {}));
+        position.with_symbol("called", one.name);
+        if (one.is_address) position.flag("address");
+        position.with_text("text", one.text);
+    }
+    program_.body.body.insert(program_.body.body.begin(), std::make_move_iterator(made.begin()),
+                              std::make_move_iterator(made.end()));
+}
+
 Emitted Emitter::run() {
     scopes_.emplace_back();
     Emitted emitted;
@@ -443,10 +358,7 @@ Emitted Emitter::run() {
     block(f_.body);
     begin_operation("yield");
     for (int id : scratch) touch(id);  // lives to the end
-    // What threads compute from their own numbers stands before all else.
-    program_.body.body.insert(program_.body.body.begin(),
-                              std::make_move_iterator(coordinate_lines_.begin()),
-                              std::make_move_iterator(coordinate_lines_.end()));
+    declare_positions();
 
     generated.notes = notes_of(facts_, plan_, workspace_);
     generated.num_axes = static_cast<int>(f_.grid.size());

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,16 +15,25 @@
 #include "cuda/codegen/kernel_facts.h"
 #include "cuda/codegen/layout.h"
 #include "cuda/codegen/plan.h"
+#include "cuda/codegen/positions.h"
 #include "cuda/schedule/program.h"
 
 namespace tilewright::cuda {
-
-using Names = std::vector<std::string>;
 
 /// A tile in registers: the text of each register's element.
 struct Held {
     Layout layout;
     Names names;
+    schedule::Value value = {};  ///< of the program; none where only statements as text name it
+};
+
+/// The place of a tile's elements in shared memory: in rows with a pitch, or row-major in a tile of
+/// `extents`, from `starts` on in steps of `steps`.
+struct TilePlace {
+    std::int64_t pitch = 0;
+    std::vector<std::int64_t> extents, starts = {}, steps = {};
+    int vector = 1;        ///< contiguous registers
+    bool guarded = false;  ///< phantoms have no element
 };
 
 /// A tile in shared memory, in rows along the last axis, swizzled in groups of `group` bytes.
@@ -89,20 +97,25 @@ class Emitter {
     const Held* find(Value value) const;
     const Held* find(Value value, const Layout& layout) const;
     void hold(Value value, Layout layout, Names names);
+    void hold(Value value, Held held);
+    /// A value that is held in some layout, or in its home layout.
+    Held get_any(Value value);
+    /// The program's value of a tile in registers.
+    schedule::Value value_of(const Held& held, DType dtype);
+    /// The result of the last operation.
+    Held result_of(schedule::Instruction& made, std::string name, const Layout& layout,
+                   DType dtype);
     Layout home(Value value) const;
     Layout scalar_layout() const { return Layout(ir::Shape(), warps_); }
-    /// Names v_0, v_1, ... for a value's registers.
-    static Names numbered(const std::string& base, int count);
     std::optional<Names> get_view(const Instruction& made, const Layout& layout);
-    Names convert(const Held& from, const Layout& to, DType dtype);
+    Held convert(const Held& from, const Layout& to, DType dtype);
     /// Coordinate of a thread along an axis: a variable of the prologue, or "0".
-    std::string thread_coordinate(const Layout& layout, int axis);
-    void coordinate_line(const std::string& text);
-    std::string coordinate(const Layout& layout, int axis, std::int64_t register_part);
-    static std::string plus(const std::string& text, std::int64_t constant);
-    /// The condition that a thread owns the elements that it holds; "" if it always does.
-    std::string owner(const Layout& layout);
-    std::string real(const Layout& layout, int reg);
+    std::string thread_coordinate(const Layout& layout, int axis) {
+        return positions_.thread(layout, axis);
+    }
+    std::string coordinate(const Layout& layout, int axis, std::int64_t register_part) {
+        return positions_.of(layout, axis, register_part);
+    }
 
     // ---- Instructions.
     void comment(const Instruction& made);
@@ -111,6 +124,8 @@ class Emitter {
     Names elementwise(const Instruction& instruction, const Layout& layout, Value result);
     std::string elementwise_text(const Instruction& instruction, const Names& operands) const;
     void program_ids();
+    /// At the beginning of the program.
+    void declare_positions();
     /// Places the scratch Refs, in the buffers `scratch` or in the workspace; returns the bytes of
     /// the latter.
     std::int64_t place_scratch(std::vector<int>& scratch);
@@ -149,16 +164,9 @@ class Emitter {
     static std::string buffer_name(int id);
     /// A buffer is in use, without another access.
     void touch(int id);
-    /// Element offsets in a row-major copy, from the coordinates of a layout's registers.
-    using IndexText = std::function<std::string(const Layout&, int)>;
-    struct Part {
-        Held held;
-        IndexText index;     ///< element offset of a register
-        int vector = 1;      ///< contiguous registers
-        bool guard = false;  ///< phantoms have no element
-    };
-    Names through_shared(const std::vector<Part>& parts, const Layout& to, const Part& read,
-                         std::int64_t elements, DType dtype);
+    /// The elements in another layout, or those of several tiles in one.
+    Held through_shared(const std::vector<Held>& parts, const TilePlace& written, const Layout& to,
+                        const TilePlace& read, std::int64_t elements, DType dtype);
     static int vector_in_rows(const Layout& layout, std::int64_t pitch, int bytes);
     /// The form of a tile in shared memory, and such a tile with space reserved for `copies` of it.
     static SharedTile tile_form(const ir::Shape& shape, DType dtype, bool swizzle);
@@ -261,9 +269,8 @@ class Emitter {
     std::vector<schedule::Block*> open_;  ///< blocks that are being written, outermost first
     int counter_ = 0;
     std::vector<Scope> scopes_;
-    const ir::Block* block_ = nullptr;                ///< being emitted
-    std::map<std::string, std::string> coordinates_;  ///< expression -> variable
-    std::vector<schedule::Instruction> coordinate_lines_;
+    const ir::Block* block_ = nullptr;  ///< being emitted
+    Positions positions_;
     std::string buffers_for_ = "scratch";  ///< the use of buffers that are added now
 };
 

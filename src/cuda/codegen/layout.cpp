@@ -177,8 +177,21 @@ int Layout::find_register(const Coordinates& coordinates) const {
                  static_cast<std::uint64_t>(at & ((std::int64_t{1} << covered.bits) - 1));
         repeat = repeat * covered.repeat + static_cast<int>(at >> covered.bits);
     }
-    // Every basis of a register is one bit, except in converted layouts: solve by elimination.
     int index = 0;
+    // Every basis of a register is a bit of its own, or 0, except in converted layouts.
+    std::uint64_t seen = 0;
+    bool single = true;
+    for (const std::uint64_t basis : reg) {
+        single = single && (basis & (basis - 1)) == 0 && (basis & seen) == 0;
+        seen |= basis;
+    }
+    if (single) {
+        for (std::size_t bit = 0; bit < reg.size(); ++bit) {
+            if ((packed & reg[bit]) != 0) index |= 1 << bit;
+        }
+        return (packed & ~seen) == 0 ? (repeat << reg.size() | index) : -1;
+    }
+    // Else they are solved by elimination.
     std::vector<std::pair<std::uint64_t, int>> rows;
     for (std::size_t bit = 0; bit < reg.size(); ++bit) {
         std::uint64_t value = reg[bit];

@@ -1,6 +1,5 @@
 // Prints a program of the form as CUDA C++: print_cuda.cpp has control flow, print_memory.cpp
-// copies and products of slots, print_text.cpp programs of text, print_tiles.cpp the tile IR's
-// operations.
+// copies and products of slots, print_tiles.cpp the tile IR's operations.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,8 +25,6 @@ class CudaPrinter {
         : p_(program), uses_(program), index_(program), chained_(is_chained(program)) {}
 
     Generated run();
-    /// Of a program of text.
-    std::string statements();
 
   private:
     /// Do the blocks of a launch's first row go through many programs, all others through one?
@@ -76,8 +73,6 @@ class CudaPrinter {
         for (const Instruction& made : of.body) instruction(made);
     }
     void instruction(const Instruction& made);
-    void text(const Instruction& made);
-    void mma(const Instruction& made);
     void role(const Instruction& made);
     void programs(const Instruction& made);
     void panels(const Instruction& made);

@@ -33,19 +33,21 @@ void order(Block& block) {
 /// Barriers where an access needs one, after copies that it needs, too.
 void order_text(Block& block, MemoryOrder& order) {
     std::vector<Instruction> body;
-    const auto follow = [&](Instruction made) {
+    body.reserve(block.body.size());
+    const auto follow = [&](Instruction&& made) {
         order.follow(made, [&](Block& inner) { order_text(inner, order); });
         body.push_back(std::move(made));
     };
     const auto wait = [&](std::int64_t pending) {
-        follow(std::move(make(Op::wait_copies, {}).with("pending", pending)));
+        Instruction made = make(Op::wait_copies, {});
+        follow(std::move(made.with("pending", pending)));
     };
     for (Instruction& made : block.body) {
         if (made.is(Op::settle_copies)) {
             if (order.has_copies()) wait(made.number("pending"));
             continue;
         }
-        if (made.is(Op::access)) {
+        if (is_access(made)) {
             if (order.needs_copies(made)) wait(0);
             if (order.needs_barrier(made)) follow(make(Op::barrier, {}));
         }

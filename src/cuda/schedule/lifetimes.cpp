@@ -11,7 +11,7 @@ class Lives {
     void follow(const Block& block) {
         for (const Instruction& made : block.body) {
             if (made.is(Op::operation)) ++step_;
-            if (made.is(Op::access)) access(made);
+            if (is_access(made)) access(made);
             const int begin = step_;
             for (const Block& inner : made.blocks) follow(inner);
             if (made.is(Op::loop)) repeat(begin);
@@ -22,7 +22,9 @@ class Lives {
   private:
     void access(const Instruction& made) {
         for (const Attribute& one : made.attributes) {
-            if (one.name == "loads" || one.name == "stores") continue;
+            const bool is_buffer = one.name == "reads" || one.name == "writes" ||
+                                   one.name == "copies" || one.name == "uses";
+            if (!is_buffer) continue;
             found_.try_emplace(one.text, Lifetime{step_, step_}).first->second.last = step_;
         }
     }

@@ -65,7 +65,7 @@ void MemoryOrder::cross(const Instruction& control) {
     unknown_ = true;
     for (const Block& block : control.blocks) {
         each_instruction(block, [&](const Instruction& made) {
-            if (!made.is(Op::access)) return;
+            if (!is_access(made)) return;
             for (const Attribute& one : made.attributes) {
                 if (one.name == "loads") loaded_.insert(one.text);
                 if (one.name == "stores") stored_.insert(one.text);

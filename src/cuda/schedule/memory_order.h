@@ -25,7 +25,7 @@ class MemoryOrder {
     /// An instruction has run; `inner(block)` follows what its blocks contain.
     template <typename InstructionType, typename Inner>
     void follow(InstructionType& made, Inner&& inner) {
-        if (made.is(Op::access)) access(made);
+        if (is_access(made)) access(made);
         if (made.is(Op::barrier)) meet();
         if (made.is(Op::wait_copies)) finish_copies();
         const bool control = made.is(Op::loop) || made.is(Op::branch);

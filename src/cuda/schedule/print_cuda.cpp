@@ -296,18 +296,6 @@ void CudaPrinter::instruction(const Instruction& made) {
             line("ptx::named_barrier_sync({}, {});", 1 + p_.consumer_groups(),
                  128 * p_.consumer_groups());
             return;
-        case Op::raw:
-        case Op::mma:
-        case Op::scope:
-        case Op::loop:
-        case Op::branch:
-        case Op::operation:
-        case Op::access:
-        case Op::barrier:
-        case Op::settle_copies:
-        case Op::commit_copies:
-        case Op::wait_copies:
-            return text(made);
         case Op::issue_begin:
             line("ptx::named_barrier_sync({} + group, 256);", 2 + p_.consumer_groups());
             return;
@@ -321,6 +309,8 @@ void CudaPrinter::instruction(const Instruction& made) {
             return programs(made);
         case Op::panels:
             return panels(made);
+        default:
+            TW_ASSERT(false, "`{}` is of programs of text", schedule::name(made.op));
     }
 }
 

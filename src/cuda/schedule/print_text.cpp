@@ -1,7 +1,7 @@
-// Programs of text as CUDA C++.
+// Programs of text as CUDA C++: statements and control flow.
 #include "cuda/codegen/mma_steps.h"
-#include "cuda/schedule/cuda_printer.h"
 #include "cuda/schedule/print_cuda.h"
+#include "cuda/schedule/thread_printer.h"
 #include "support/check.h"
 
 namespace tilewright::cuda::schedule {
@@ -19,23 +19,27 @@ MmaStep mma_step(const Instruction& made) {
 
 }  // namespace
 
-void CudaPrinter::text(const Instruction& made) {
+void ThreadPrinter::instruction(const Instruction& made) {
     switch (made.op) {
         case Op::raw:
             return line("{}", made.symbol("text"));
+        case Op::position:
+            return positions_.add(
+                {made.symbol("called"), made.symbol("text"), made.has("address")});
+        case Op::registers:
+            return listed(made);
+        case Op::shuffle:
+            return shuffle(made);
+        case Op::write_tile:
+            return write_tile(made);
+        case Op::read_tile:
+            return read_tile(made);
         case Op::mma:
             return mma(made);
         case Op::scope:
         case Op::loop:
         case Op::branch:
-            for (std::size_t i = 0; i < made.blocks.size(); ++i) {
-                const std::string head = i == 0 ? made.symbol("text") : "else";
-                line("{}{}{{", head, head.empty() ? "" : " ");
-                ++depth_;
-                block(made.blocks[i]);
-                close();
-            }
-            return;
+            return blocks(made);
         case Op::barrier:
             return line("__syncthreads();");
         case Op::commit_copies:
@@ -50,19 +54,38 @@ void CudaPrinter::text(const Instruction& made) {
     }
 }
 
-void CudaPrinter::mma(const Instruction& made) {
+void ThreadPrinter::blocks(const Instruction& made) {
+    for (std::size_t i = 0; i < made.blocks.size(); ++i) {
+        const std::string head = i == 0 ? made.symbol("text") : "else";
+        line("{}{}{{", head, head.empty() ? "" : " ");
+        ++depth_;
+        block(made.blocks[i]);
+        --depth_;
+        line("}}");
+    }
+}
+
+void ThreadPrinter::mma(const Instruction& made) {
     const MmaStep step = mma_step(made);
     line("ptx::multiply({}{{}}, ptx::Blocks<{}, {}>{{}}, ptx::Moved<{}>{{}}, {});",
          step.dtype == DType::f16 ? "F16" : "Bf16", step.rows, step.columns, step.transposed,
          made.symbol("text"));
 }
 
-std::string CudaPrinter::statements() {
+std::string ThreadPrinter::run() {
+    block(p_.body);
+    const std::string body = std::exchange(text_, "");
     for (const Buffer& one : p_.buffers) {
         line("constexpr u32 {} = {};  // {} bytes", one.name, one.offset, one.slot_bytes());
     }
-    block(p_.body);
-    return std::move(text_);
+    for (const Position& one : positions_.all()) {
+        if (one.is_address) {
+            line("const u32 {} = memory_address + {};", one.name, one.text);
+        } else {
+            line("const int {} = {};", one.name, one.text);
+        }
+    }
+    return text_ + body;
 }
 
 std::string print_functions(const Program& program) {
@@ -83,7 +106,7 @@ std::string print_includes(const Program& program) {
 }
 
 std::string print_statements(const Program& program) {
-    return CudaPrinter(program).statements();
+    return ThreadPrinter(program).run();
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -45,6 +45,11 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "group_sync",
                                                         "all_sync",
                                                         "raw",
+                                                        "position",
+                                                        "registers",
+                                                        "shuffle",
+                                                        "write_tile",
+                                                        "read_tile",
                                                         "mma",
                                                         "scope",
                                                         "loop",
@@ -132,28 +137,35 @@ const std::string& Instruction::symbol(std::string_view attribute) const {
     return found == nullptr ? none : found->text;
 }
 
+Attribute& Instruction::add(std::string attribute, Attribute::Kind kind) {
+    Attribute& one = attributes.emplace_back();
+    one.name = std::move(attribute);
+    one.kind = kind;
+    return one;
+}
+
 Instruction& Instruction::flag(std::string attribute) {
-    attributes.push_back({std::move(attribute), Attribute::Kind::flag, {}, ""});
+    add(std::move(attribute), Attribute::Kind::flag);
     return *this;
 }
 
 Instruction& Instruction::with(std::string attribute, std::int64_t number) {
-    attributes.push_back({std::move(attribute), Attribute::Kind::number, {number}, ""});
+    add(std::move(attribute), Attribute::Kind::number).numbers = {number};
     return *this;
 }
 
 Instruction& Instruction::with(std::string attribute, std::vector<std::int64_t> list) {
-    attributes.push_back({std::move(attribute), Attribute::Kind::list, std::move(list), ""});
+    add(std::move(attribute), Attribute::Kind::list).numbers = std::move(list);
     return *this;
 }
 
 Instruction& Instruction::with_symbol(std::string attribute, std::string symbol) {
-    attributes.push_back({std::move(attribute), Attribute::Kind::symbol, {}, std::move(symbol)});
+    add(std::move(attribute), Attribute::Kind::symbol).text = std::move(symbol);
     return *this;
 }
 
 Instruction& Instruction::with_text(std::string attribute, std::string text) {
-    attributes.push_back({std::move(attribute), Attribute::Kind::text, {}, std::move(text)});
+    add(std::move(attribute), Attribute::Kind::text).text = std::move(text);
     return *this;
 }
 
@@ -237,6 +249,10 @@ bool is_chained(const Program& program) {
 
 bool is_text(const Program& program) {
     return program.consumer_groups() == 0 && program.level >= Level::split;
+}
+
+bool is_access(const Instruction& made) {
+    return made.is(Op::access) || made.is(Op::write_tile) || made.is(Op::read_tile);
 }
 
 bool is_gather(const Instruction& made) {

@@ -69,8 +69,13 @@ enum class Op : std::uint8_t {
     fence_async,  ///< ordinary writes to shared memory before, asynchronous reads after
     group_sync,   ///< the warpgroup's threads meet
     all_sync,     ///< those of all consumer warpgroups
-    // Programs of text: what is decided for kernels of mma.sync, until operations above replace it.
+    // Programs of text: all threads of a block run the same statements.
     raw,            ///< a line of CUDA
+    position,       ///< a variable that a thread computes from its own number
+    registers,      ///< -> a tile whose registers have these texts
+    shuffle,        ///< tile -> the same in another layout; elements stay in their warp
+    write_tile,     ///< tiles -> `writes`, row-major, one beside the other
+    read_tile,      ///< -> a tile in `reads`
     mma,            ///< a step of a warp's product by mma.sync; see MmaStep
     scope,          ///< text and a block in braces
     loop,           ///< the same, repeated
@@ -141,6 +146,9 @@ struct Instruction {
     Instruction& with(std::string attribute, std::vector<std::int64_t> list);
     Instruction& with_symbol(std::string attribute, std::string symbol);
     Instruction& with_text(std::string attribute, std::string text);
+
+  private:
+    Attribute& add(std::string attribute, Attribute::Kind kind);
 };
 
 struct Block {
@@ -306,6 +314,10 @@ std::set<std::string> channels_of(const Program& program, const Instruction& pro
 bool is_chained(const Program& program);
 /// Do all threads of a block run the same text?
 bool is_text(const Program& program);
+/// Does an instruction have attributes that say what memory it accesses?
+bool is_access(const Instruction& made);
+/// Between the texts of registers.
+inline constexpr std::string_view kBetweenRegisters = "; ";
 /// In the `index` of an access: by an index tile, in the shape of the result.
 inline constexpr std::int64_t kGathered = -1;
 /// Is an instruction a load by index tiles?

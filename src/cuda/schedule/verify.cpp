@@ -1,38 +1,19 @@
-// The rules of docs/reference/schedule.md, one function each.
+// The rules of docs/reference/schedule.md, one function each; those of programs of text are in
+// verify_text.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 
-#include "cuda/schedule/lifetimes.h"
-#include "cuda/schedule/memory_order.h"
 #include "cuda/schedule/program.h"
 #include "cuda/schedule/tools.h"
+#include "cuda/schedule/verify_rules.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
-
-using Broken = std::optional<std::string>;
-
-template <typename... Args>
-Broken broken(fmt::format_string<Args...> format, Args&&... args) {
-    return fmt::format(format, std::forward<Args>(args)...);
-}
-
-/// The first error that `look` finds about an instruction.
-template <typename Look>
-Broken first(const Block& block, Look&& look) {
-    for (const Instruction& made : block.body) {
-        if (Broken found = look(made)) return found;
-        for (const Block& inner : made.blocks) {
-            if (Broken found = first(inner, look)) return found;
-        }
-    }
-    return std::nullopt;
-}
 
 /// The first error that `look` finds about a list of instructions.
 template <typename Look>
@@ -369,26 +350,6 @@ Broken fences(const Program& p) {
     });
 }
 
-// V12 of programs of text: buffers that are in use at the same time do not overlap.
-Broken places_in_time(const Program& p) {
-    const std::map<std::string, Lifetime> lives = lifetimes(p);
-    for (const auto& [name, life] : lives) {
-        const Buffer& one = p.buffer(name);
-        if (one.offset < 0 || one.offset + one.slot_bytes() > p.shared_bytes) {
-            return broken("@{} lies outside of shared memory", name);
-        }
-        for (const auto& [before, other_life] : lives) {
-            if (before == name) break;
-            const Buffer& other = p.buffer(before);
-            if (life.meets(other_life) && one.offset < other.offset + other.slot_bytes() &&
-                other.offset < one.offset + one.slot_bytes()) {
-                return broken("@{} overlaps @{}", name, before);
-            }
-        }
-    }
-    return std::nullopt;
-}
-
 // V12: buffers do not overlap, are aligned to 1,024 bytes and fit.
 Broken places(const Program& p) {
     if (is_text(p)) return places_in_time(p);
@@ -532,30 +493,6 @@ Broken copies(const Program& p) {
     return std::nullopt;
 }
 
-// V19: what threads access, no other thread has accessed since the last barrier, if one of them
-// writes; copies that are read have been waited for.
-Broken unordered(const Block& block, MemoryOrder& order) {
-    Broken found;
-    for (const Instruction& made : block.body) {
-        if (made.is(Op::access) && order.needs_copies(made)) {
-            return broken("@{} is read while copies are under way", made.attributes[0].text);
-        }
-        if (made.is(Op::access) && order.needs_barrier(made)) {
-            return broken("no barrier stands before an access of @{}", made.attributes[0].text);
-        }
-        if (made.is(Op::settle_copies)) return broken("it is open whether copies are waited for");
-        order.follow(made, [&](const Block& inner) {
-            if (!found) found = unordered(inner, order);
-        });
-        if (found) return found;
-    }
-    return std::nullopt;
-}
-Broken accesses(const Program& p) {
-    MemoryOrder order(p);
-    return is_text(p) ? unordered(p.body, order) : std::nullopt;
-}
-
 // V20: of two warpgroups, each ends the issue that it begins, in the same block, and the second one
 // lets the first one begin.
 Broken issues(const Program& p) {
@@ -595,30 +532,46 @@ Broken parts(const Program& p) {
     });
 }
 
+enum class Programs : std::uint8_t { all, wgmma, text };
 struct Rule {
     std::string_view name;
     Level from;
     Broken (*check)(const Program&);
+    Programs of = Programs::wgmma;
 };
-constexpr std::array<Rule, 21> kRules{{
-    {"V1", Level::laid_out, one_layout},    {"V2", Level::laid_out, accumulators},
-    {"V3", Level::selected, shapes},        {"V4", Level::staged, operands},
-    {"V5", Level::staged, boxes},           {"V6", Level::staged, iterations},
-    {"V7", Level::staged, counts},          {"V8", Level::staged, channels},
-    {"V9", Level::specialised, roles},      {"V10", Level::waiting, waits},
-    {"V11", Level::waiting, fences},        {"V12", Level::placed, places},
-    {"V13", Level::specialised, registers}, {"V14", Level::synchronised, proxies},
-    {"V15", Level::synchronised, meetings}, {"V16", Level::laid_out, packed},
-    {"V17", Level::selected, fresh},        {"V18", Level::specialised, copies},
-    {"V19", Level::synchronised, accesses}, {"V20", Level::waiting, issues},
+constexpr std::array<Rule, 23> kRules{{
+    {"V1", Level::laid_out, one_layout, Programs::all},
+    {"V2", Level::laid_out, accumulators},
+    {"V3", Level::selected, shapes},
+    {"V4", Level::staged, operands},
+    {"V5", Level::staged, boxes},
+    {"V6", Level::staged, iterations},
+    {"V7", Level::staged, counts},
+    {"V8", Level::staged, channels},
+    {"V9", Level::specialised, roles},
+    {"V10", Level::waiting, waits},
+    {"V11", Level::waiting, fences},
+    {"V12", Level::placed, places, Programs::all},
+    {"V13", Level::specialised, registers},
+    {"V14", Level::synchronised, proxies},
+    {"V15", Level::synchronised, meetings},
+    {"V16", Level::laid_out, packed},
+    {"V17", Level::selected, fresh},
+    {"V18", Level::specialised, copies},
+    {"V19", Level::synchronised, ordered_accesses, Programs::text},
+    {"V20", Level::waiting, issues},
     {"V21", Level::laid_out, parts},
+    {"V22", Level::split, registers_of_values, Programs::text},
+    {"V23", Level::split, tiles_in_memory, Programs::text},
 }};
 
 }  // namespace
 
 std::optional<std::string> broken_rule(const Program& program) {
     for (const Rule& rule : kRules) {
-        if (program.level < rule.from) continue;
+        const bool concerns =
+            rule.of == Programs::all || (rule.of == Programs::text) == is_text(program);
+        if (program.level < rule.from || !concerns) continue;
         if (const Broken found = rule.check(program)) {
             return fmt::format("{}: {}", rule.name, *found);
         }

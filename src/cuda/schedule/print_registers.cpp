@@ -1,0 +1,136 @@
+// Values in registers: from lane to lane, and through shared memory.
+#include <fmt/ranges.h>
+
+#include <span>
+
+#include "cuda/codegen/element_text.h"
+#include "cuda/schedule/thread_printer.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+/// `count` names from the given one on.
+std::string joined(const Names& names, int first, int count) {
+    return fmt::format("{}", fmt::join(std::span(names).subspan(first, count), ", "));
+}
+
+}  // namespace
+
+const Names& ThreadPrinter::name(Value value) {
+    return registers_[value.id] = numbered(p_.value_name(value), layout(value).registers());
+}
+
+void ThreadPrinter::listed(const Instruction& made) {
+    Names& names = registers_[made.result().id];
+    std::string_view rest = made.symbol("text");
+    for (std::size_t end = 0; end != std::string_view::npos;) {
+        end = rest.find(kBetweenRegisters);
+        names.emplace_back(rest.substr(0, end));
+        if (end != std::string_view::npos) rest.remove_prefix(end + kBetweenRegisters.size());
+    }
+}
+
+void ThreadPrinter::shuffle(const Instruction& made) {
+    const Value source = made.operands[0], result = made.result();
+    const Layout &from = layout(source), &to = layout(result);
+    const Conversion how = conversion(from, to);
+    line("// shuffle from {} to {}", from.to_string(), to.to_string());
+    Names terms;
+    for (std::size_t bit = 0; bit < how.lane_map.size(); ++bit) {
+        if (how.lane_map[bit] == 0) continue;
+        terms.push_back(fmt::format("((lane >> {} & 1) * {})", bit, how.lane_map[bit]));
+    }
+    const std::string& base = p_.value_name(result);
+    line("const int {}_lane = {};", base,
+         terms.empty() ? "0" : fmt::format("{}", fmt::join(terms, " ^ ")));
+    const bool choose = how.select_lanes != 0;
+    if (choose) line("const bool {}_odd = __popc(lane & {}) & 1;", base, how.select_lanes);
+    const std::string type = register_type(dtype(result));
+    const bool small = size_of(dtype(result)) < 4 && !is_float(dtype(result));
+    const Names& names = name(result);
+    const Names& elements = registers(source);
+    for (std::size_t r = 0; r < names.size(); ++r) {
+        const auto shuffled = [&](int at) {
+            return small
+                       ? fmt::format("__shfl_sync(0xffffffffu, static_cast<int>({}), {}_lane ^ {})",
+                                     elements[at], base, how.flip[r])
+                       : fmt::format("__shfl_sync(0xffffffffu, {}, {}_lane ^ {})", elements[at],
+                                     base, how.flip[r]);
+        };
+        if (!choose) {
+            line("const {} {} = {};", type, names[r], shuffled(how.source[r]));
+        } else {
+            line("const {0} {1}a = {2}, {1}b = {3};", type, names[r], shuffled(how.source[r]),
+                 shuffled(how.alternative[r]));
+            line("const {0} {1} = {2}_odd ? {1}b : {1}a;", type, names[r], base);
+        }
+    }
+}
+
+std::string ThreadPrinter::place(const Instruction& made, const Layout& of, int reg,
+                                 std::size_t part) {
+    const Coordinates at = of.register_coordinates(reg);
+    const int rank = of.shape.rank();
+    if (const std::int64_t pitch = made.number("pitch"); pitch != 0) {
+        std::string thread;
+        std::int64_t constant = 0, stride = pitch;
+        for (int axis = rank - 1; axis >= 0; --axis) {
+            const std::int64_t by = axis == rank - 1 ? 1 : stride;
+            constant += at[axis] * by;
+            const std::string position = positions_.thread(of, axis);
+            if (position != "0") {
+                if (!thread.empty()) thread += " + ";
+                thread += by == 1 ? position : fmt::format("{} * {}", position, by);
+            }
+            if (axis != rank - 1) stride *= cover(of.shape[axis]).size();
+        }
+        return fmt::format("{}{}{}", thread, thread.empty() ? "" : " + ", constant);
+    }
+    const std::vector<std::int64_t>&extents = made.list("extents"), &starts = made.list("starts"),
+          &steps = made.list("steps");
+    std::string text = "0";
+    for (int axis = 0; axis < rank; ++axis) {
+        const std::int64_t start = starts.empty() ? 0 : starts[part * rank + axis];
+        const std::string position =
+            steps.empty() ? positions_.of(of, axis, at[axis] + start)
+                          : fmt::format("({} * {} + {})", positions_.of(of, axis, at[axis]),
+                                        steps[axis], start);
+        text = axis == 0 ? position : fmt::format("({}) * {} + {}", text, extents[axis], position);
+    }
+    return text;
+}
+
+void ThreadPrinter::write_tile(const Instruction& made) {
+    const std::string& buffer = made.symbol("writes");
+    const std::string storage = storage_type(dtype(made.operands[0]));
+    const std::string base = pointer(buffer);
+    const int vector = static_cast<int>(made.number("vector", 1));
+    line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, storage, buffer);
+    for (std::size_t part = 0; part < made.operands.size(); ++part) {
+        const Layout& from = layout(made.operands[part]);
+        const Names& elements = registers(made.operands[part]);
+        const std::string own = owner(from);
+        for (int r = 0; r < from.registers(); r += vector) {
+            const std::string inside =
+                made.has("guarded") ? both(own, positions_.inside(from, r)) : own;
+            line("{}store_vector<{}>({} + ({}), {});", where(inside), storage, base,
+                 place(made, from, r, part), joined(elements, r, vector));
+        }
+    }
+}
+
+void ThreadPrinter::read_tile(const Instruction& made) {
+    const Value result = made.result();
+    const Layout& to = layout(result);
+    const std::string base = pointer(made.symbol("reads")), type = register_type(dtype(result));
+    const int vector = static_cast<int>(made.number("vector", 1));
+    const Names& names = name(result);
+    for (int r = 0; r < to.registers(); r += vector) {
+        const std::string inside = made.has("guarded") ? positions_.inside(to, r) : "";
+        const std::string group = joined(names, r, vector);
+        line("{} {}{};", type, group, inside.empty() ? "" : " = {}");
+        line("{}load_vector({} + ({}), {});", where(inside), base, place(made, to, r, 0), group);
+    }
+}
+
+}  // namespace tilewright::cuda::schedule

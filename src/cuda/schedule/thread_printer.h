@@ -1,0 +1,65 @@
+// Prints a program of text as CUDA C++: print_text.cpp has statements and control flow,
+// print_registers.cpp values in registers and their ways through shared memory.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/codegen/positions.h"
+#include "cuda/schedule/program.h"
+
+namespace tilewright::cuda::schedule {
+
+class ThreadPrinter {
+  public:
+    explicit ThreadPrinter(const Program& program)
+        : p_(program), registers_(program.num_values()) {}
+
+    std::string run();
+
+  private:
+    // ---- Text.
+
+    template <typename... Args>
+    void line(fmt::format_string<Args...> format, Args&&... args) {
+        text_.append(static_cast<std::size_t>(4 * depth_), ' ');
+        fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+        text_ += '\n';
+    }
+    void block(const Block& of) {
+        for (const Instruction& made : of.body) instruction(made);
+    }
+    void instruction(const Instruction& made);
+    void blocks(const Instruction& made);
+    void mma(const Instruction& made);
+
+    // ---- Values in registers.
+
+    const Layout& layout(Value value) const { return *p_.type(value).layout; }
+    DType dtype(Value value) const { return p_.type(value).type.dtype; }
+    /// The text of each register.
+    const Names& registers(Value value) const { return registers_[value.id]; }
+    /// Names the registers of a result after the value.
+    const Names& name(Value value);
+    void listed(const Instruction& made);
+    void shuffle(const Instruction& made);
+    void write_tile(const Instruction& made);
+    void read_tile(const Instruction& made);
+    /// Text of the place of a register's element in a tile in shared memory, in elements; `part`
+    /// counts the tiles that are written one beside the other.
+    std::string place(const Instruction& made, const Layout& layout, int reg, std::size_t part);
+    /// The pointer to the elements of a buffer.
+    static std::string pointer(std::string_view buffer) { return fmt::format("{}_data", buffer); }
+
+    const Program& p_;
+    Positions positions_;
+    std::vector<Names> registers_;  ///< by value
+    std::string text_;
+    int depth_ = 1;
+};
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,39 @@
+// What the rules of the form share.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cuda/schedule/program.h"
+
+namespace tilewright::cuda::schedule {
+
+using Broken = std::optional<std::string>;
+
+template <typename... Args>
+Broken broken(fmt::format_string<Args...> format, Args&&... args) {
+    return fmt::format(format, std::forward<Args>(args)...);
+}
+
+/// The first error that `look` finds about an instruction.
+template <typename Look>
+Broken first(const Block& block, Look&& look) {
+    for (const Instruction& made : block.body) {
+        if (Broken found = look(made)) return found;
+        for (const Block& inner : made.blocks) {
+            if (Broken found = first(inner, look)) return found;
+        }
+    }
+    return std::nullopt;
+}
+
+/// V12, V19, V22 and V23 of programs of text.
+Broken places_in_time(const Program& p);
+Broken ordered_accesses(const Program& p);
+Broken registers_of_values(const Program& p);
+Broken tiles_in_memory(const Program& p);
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,140 @@
+// The rules of programs of text.
+#include <algorithm>
+
+#include "cuda/schedule/lifetimes.h"
+#include "cuda/schedule/memory_order.h"
+#include "cuda/schedule/verify_rules.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+// V19: what threads access, no other thread has accessed since the last barrier, if one of them
+// writes; copies that are read have been waited for.
+Broken unordered(const Block& block, MemoryOrder& order) {
+    Broken found;
+    for (const Instruction& made : block.body) {
+        if (is_access(made) && order.needs_copies(made)) {
+            return broken("@{} is read while copies are under way", made.attributes[0].text);
+        }
+        if (is_access(made) && order.needs_barrier(made)) {
+            return broken("no barrier stands before an access of @{}", made.attributes[0].text);
+        }
+        if (made.is(Op::settle_copies)) return broken("it is open whether copies are waited for");
+        order.follow(made, [&](const Block& inner) {
+            if (!found) found = unordered(inner, order);
+        });
+        if (found) return found;
+    }
+    return std::nullopt;
+}
+/// The most elements from the first one on that a tile's place takes.
+std::int64_t extent_of_place(const Instruction& made, const Layout& layout) {
+    std::int64_t elements = 1;
+    if (made.has("pitch")) {
+        elements = made.number("pitch");
+        for (int axis = 0; axis + 1 < layout.shape.rank(); ++axis) {
+            elements *= cover(layout.shape[axis]).size();
+        }
+        return elements;
+    }
+    for (const std::int64_t extent : made.list("extents")) elements *= extent;
+    return elements;
+}
+
+Broken broken_place(const Program& p, const Instruction& made, Value value,
+                    const std::string& buffer) {
+    const ValueType& type = p.type(value);
+    const auto rank = static_cast<std::size_t>(type.type.shape.rank());
+    const bool has_extents = made.list("extents").size() == rank;
+    if (made.has("pitch") ? made.has("extents") : !has_extents) {
+        return broken("the place of %{} has other axes", p.value_name(value));
+    }
+    const int bytes = size_of(type.type.dtype);
+    if (extent_of_place(made, *type.layout) * bytes > p.buffer(buffer).slot_bytes()) {
+        return broken("%{} is larger than @{}", p.value_name(value), buffer);
+    }
+    const std::int64_t vector = made.number("vector", 1);
+    if (vector > 1 && (vector > vector_length(*type.layout, static_cast<int>(rank) - 1) ||
+                       vector * bytes > 16 || made.number("pitch") % vector != 0)) {
+        return broken("%{} does not have {} neighbours in rows", p.value_name(value), vector);
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+// V12 of programs of text: buffers that are in use at the same time do not overlap.
+Broken places_in_time(const Program& p) {
+    const std::map<std::string, Lifetime> lives = lifetimes(p);
+    for (const auto& [name, life] : lives) {
+        const Buffer& one = p.buffer(name);
+        if (one.offset < 0 || one.offset + one.slot_bytes() > p.shared_bytes) {
+            return broken("@{} lies outside of shared memory", name);
+        }
+        for (const auto& [before, other_life] : lives) {
+            if (before == name) break;
+            const Buffer& other = p.buffer(before);
+            if (life.meets(other_life) && one.offset < other.offset + other.slot_bytes() &&
+                other.offset < one.offset + one.slot_bytes()) {
+                return broken("@{} overlaps @{}", name, before);
+            }
+        }
+    }
+    return std::nullopt;
+}
+
+Broken ordered_accesses(const Program& p) {
+    MemoryOrder order(p);
+    return unordered(p.body, order);
+}
+
+// V22: a tile in registers has a layout, and the text of each of its registers; what is shuffled
+// stays in its warp.
+Broken registers_of_values(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        for (const Value result : made.results) {
+            if (!p.type(result).layout) return broken("%{} has no layout", p.value_name(result));
+        }
+        if (made.is(Op::registers)) {
+            const std::string& text = made.symbol("text");
+            int count = 1;
+            for (std::size_t at = 0; (at = text.find(kBetweenRegisters, at)) != std::string::npos;
+                 at += kBetweenRegisters.size()) {
+                ++count;
+            }
+            const int expected = p.type(made.result()).layout->registers();
+            if (count != expected) {
+                return broken("%{} has {} registers, not {}", p.value_name(made.result()), expected,
+                              count);
+            }
+        }
+        if (made.is(Op::shuffle)) {
+            const ValueType &from = p.type(made.operands.at(0)), &to = p.type(made.result());
+            if (from.type != to.type ||
+                conversion(*from.layout, *to.layout).kind == Conversion::Kind::shared) {
+                return broken("elements of %{} leave their warp", p.value_name(made.result()));
+            }
+        }
+        return std::nullopt;
+    });
+}
+
+// V23: a tile fits its place in shared memory, and is accessed by neighbours that its registers
+// have.
+Broken tiles_in_memory(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (made.is(Op::write_tile)) {
+            for (const Value operand : made.operands) {
+                if (Broken found = broken_place(p, made, operand, made.symbol("writes"))) {
+                    return found;
+                }
+            }
+        }
+        if (made.is(Op::read_tile)) {
+            return broken_place(p, made, made.result(), made.symbol("reads"));
+        }
+        return std::nullopt;
+    });
+}
+
+}  // namespace tilewright::cuda::schedule
