@@ -250,9 +250,12 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
 }
 
 /// A store copies its operand to the array, or makes the op that computes the operand write there.
-void resolve_store(Frame& frame, const StripOp& op, ResolvedOp* ops, std::size_t at) {
+void resolve_store(Frame& frame, const Chain& chain, ResolvedOp* ops, std::size_t at) {
+    const StripOp& op = chain.ops[at];
     const View& view = frame.views[op.out.index];
-    if (view.streams && op.stream) {
+    // Scans wait for their additions, not for memory: one more pass would cost more than it saves.
+    const bool scan = op.writer >= 0 && chain.ops[static_cast<std::size_t>(op.writer)].scans();
+    if (view.streams && op.stream && !scan) {
         ops[at].function = op.stream;
         frame.streamed = true;
     } else if (op.writer >= 0) {
@@ -364,7 +367,7 @@ void execute(Frame& frame, const Chain& chain) {
         } else if (op.kind == StripOp::Kind::scan_lanes) {
             fill(ops[i].sum.data, chain.rows, size_of(op.sum.dtype), op.identity);
         }
-        if (op.stored_ref >= 0) resolve_store(frame, op, ops.data(), i);
+        if (op.stored_ref >= 0) resolve_store(frame, chain, ops.data(), i);
     }
     const auto resolved = [&](std::size_t op, int k) -> const Resolved& {
         return k < 0 ? ops[op].out : ops[op].in[static_cast<std::size_t>(k)];
