@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention import flex_attention as flex
 
 import tilewright.torch as twt
-from tilewright.torch import _environment
+from tilewright.torch import _attention, _environment
 
 
 def check(have, want, inputs, tolerance=1e-5):
@@ -269,3 +269,26 @@ def test_a_new_scale_records_and_compiles_nothing(capfd, monkeypatch, with_mod):
     assert compiles(0.3)
     compiles(0.5)  # the scale becomes an operand
     assert not any(compiles(scale) for scale in (0.3, -0.25, 2, 0.0, 1 / 7))
+    # One that comes often gets programs of its own, once.
+    often = [compiles(0.5) for _ in range(40)]
+    assert sum(often) == 1
+    assert not compiles(1 / 3)
+    assert not any(compiles(scale) for scale in (0.3, 0.5))
+
+
+def test_scales_that_come_often_take_the_path_of_known_calls(monkeypatch):
+    inputs = tensors(1, 2, 24)
+    scales = (0.3, 0.5, 0.7)
+    for _ in range(20):
+        for scale in scales:
+            out = twt.flex_attention(*inputs, scale=scale)
+            check(out, dense.attention(*inputs, scale=scale)[0], inputs)
+    # Python code that every call outside of that path runs.
+    monkeypatch.setattr(_attention, "_cast", None)
+    monkeypatch.setattr(_attention._scales, "with_operand", None)
+    for scale in scales:
+        dense.close(
+            twt.flex_attention(*inputs, scale=scale), dense.attention(*inputs, scale=scale)[0], 1e-5
+        )
+    with pytest.raises(TypeError):
+        twt.flex_attention(*inputs, scale=0.9)
