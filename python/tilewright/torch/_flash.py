@@ -49,6 +49,13 @@ def scaled_dot_product_attention(
             raise _errors.BadInput(f"[{op}] CausalBias should not be used with causal=True")
         raise _errors.BadInput(f"[{op}] Explicit attn_mask should not be set when is_causal=True")
     options = {"causal": bool(is_causal), "scale": scale, "enable_gqa": enable_gqa}
+    if isinstance(dropout_p, int | float) and not 0 <= dropout_p <= 1:
+        raise _errors.BadInput(f"[{op}] expected dropout_p in [0, 1] but got {dropout_p}")
+    if dropout_p == 1:
+        out = scaled_dot_product_attention(
+            query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa
+        )
+        return torch.nn.functional.dropout(out, 1.0)
     if dropout_p:
         options["dropout"] = dropout_p
         options["seed"] = _random_seed()

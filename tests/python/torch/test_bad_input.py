@@ -266,7 +266,8 @@ def test_modified_after_the_forward():
         ({"attn_mask": torch.ones(7, 8)}, RuntimeError, "broadcasts to"),
         ({"query": torch.ones(4)}, RuntimeError, "at least 2 dimensional"),
         ({"query": None}, TypeError, "to be tensors"),
-        ({"dropout_p": 2}, ValueError, "dropout"),
+        ({"dropout_p": 2}, ValueError, "dropout_p in"),
+        ({"dropout_p": -0.5}, ValueError, "dropout_p in"),
     ],
 )
 def test_scaled_dot_product_attention(options, error, text):

@@ -167,6 +167,9 @@ def test_dropout_repeats_with_the_seed():
     first, second = run(), run()
     assert all(map(torch.equal, first, second))
     assert not torch.equal(*first)
+    nothing = twt.scaled_dot_product_attention(query, key, value, dropout_p=1.0)
+    assert torch.equal(nothing, torch.zeros_like(query))
+    assert not any(x.any() for x in torch.autograd.grad(nothing.sum(), (query, key, value)))
 
 
 def test_attention_of_the_tutorial():

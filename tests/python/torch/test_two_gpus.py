@@ -31,6 +31,8 @@ def current(request):
     torch.cuda.synchronize(0)
     torch.cuda.synchronize(1)
     torch.cuda.set_device(0)
+    # Of the device that was current in the first capture of the process: other tests' are of cuda:0.
+    torch.cuda.graph.default_capture_stream = None
 
 
 def with_mods(query, key, value, slopes, ids):
@@ -325,7 +327,7 @@ def test_cuda_graphs(inside):
                     step()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
                 captured = step()
         graphs.append((graph, captured, step, query))
     for graph, captured, step, query in graphs:
@@ -349,8 +351,8 @@ def test_block_masks_made_in_a_capture():
         for _ in range(2):
             twt.flex_attention(query, key, value, mask_mod=document)
             flex.create_block_mask(document, 1, 1, 512, 512, device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(index), torch.cuda.graph(graph):
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(index)
+        with torch.cuda.device(index), torch.cuda.graph(graph, stream=stream):
             mask = twt.create_block_mask(document, None, None, 512, 512, device=device)
             out = twt.flex_attention(query, key, value, block_mask=mask)
         ids.copy_(torch.randint(0, 9, (512,), device=device, dtype=torch.int32).sort().values)
