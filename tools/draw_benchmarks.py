@@ -3,10 +3,12 @@
 
 usage: draw_benchmarks.py [--check]     --check draws nothing, and fails where a chart is out of date
        draw_benchmarks.py --suite FILE  prints the table of a run of `tilewright bench cpu --json FILE`
+       draw_benchmarks.py --head-dims FILE  that of `bench attention --sweep-head-dim --json FILE`
 
 A chart's file name contains its section's title. The tables have the columns work, against,
 forward, backward; if a cell has several numbers, the bar shows their mean. A table with the column
-kernel and one for each other implementation becomes a line of points for each kernel.
+kernel and one for each other implementation becomes a line of points for each kernel, one with the
+column head dimension a line for each other column.
 """
 
 import json
@@ -165,6 +167,71 @@ def suite_chart(title, section):
     )
 
 
+def head_dim_table(path):
+    """The Markdown table of a sweep's JSON: milliseconds by head dimension, empty where a row is
+    missing or wrong."""
+    cells, columns = {}, []
+    for row in json.loads(pathlib.Path(path).read_text())["rows"]:
+        dim = int(re.search(r" D(\d+)", row["case"])[1])
+        name = row["op"] if row["impl"] == "tilewright" else f"{row['op']}, {row['impl']}"
+        if name not in columns:
+            columns.append(name)
+        if row["ok"]:
+            cells.setdefault(dim, {})[name] = f"{row['ms']:.3g}"
+    lines = ["| head dimension | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for dim, times in sorted(cells.items()):
+        lines.append(f"| {dim} | " + " | ".join(times.get(name, "") for name in columns) + " |")
+    return "\n".join(lines)
+
+
+def head_dim_chart(title, section):
+    """A line of milliseconds over the head dimension for each column of the table."""
+    table = re.search(r"(?:^\|.*\|\n)+", section, re.MULTILINE)[0]
+    header, _, *rows = (
+        [cell.strip() for cell in line[1:-1].split("|")] for line in table.splitlines()
+    )
+    rows = [[float(cell) if cell else None for cell in row] for row in rows]
+    widest = max(row[0] for row in rows)
+    slowest = max(value for row in rows for value in row[1:] if value)
+    left, top, width, height = 60, 60, 1.5 * WIDTH, 300
+
+    def place(dim, value):
+        return f"{left + dim / widest * width:.1f},{top + height - value / slowest * height:.1f}"
+
+    parts = []
+    for i in range(5):
+        value = slowest * i / 4
+        y = top + height - i / 4 * height
+        parts.append(
+            f"<line x1='{left}' x2='{left + width}' y1='{y}' y2='{y}' stroke='#ddd'/>"
+            f"<text x='{left - 6}' y='{y + 4}' text-anchor='end' {FONT}>{value:.2g}</text>"
+        )
+    for dim in range(0, int(widest) + 1, 32):
+        x = place(dim, 0).partition(",")[0]
+        parts.append(
+            f"<text x='{x}' y='{top + height + 18}' text-anchor='middle' {FONT}>{dim}</text>"
+        )
+    legend = left
+    for number, name in enumerate(header[1:], 1):
+        colour = COLOURS[name.partition(",")[0]]
+        dashes = " stroke-dasharray='5 4'" if "," in name else ""
+        points = " ".join(place(row[0], row[number]) for row in rows if row[number])
+        parts.append(
+            f"<polyline points='{points}' fill='none' stroke='{colour}' stroke-width='2'{dashes}/>"
+            f"<line x1='{legend}' x2='{legend + 22}' y1='42' y2='42' stroke='{colour}' "
+            f"stroke-width='2'{dashes}/><text x='{legend + 28}' y='46' {FONT}>{escape(name)}</text>"
+        )
+        legend += round(LETTER * len(name)) + 48
+    body = "\n".join(parts)
+    across, down = round(left + width + 30), top + height + 34
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {across} {down}' width='{across}' "
+        f"height='{down}'>\n<rect width='100%' height='100%' fill='white'/>\n"
+        f"<text x='10' y='20' font-family='sans-serif' font-size='15' font-weight='bold'>"
+        f"{escape(title)}: milliseconds</text>\n{body}\n</svg>\n"
+    )
+
+
 def charts():
     """{file name: SVG}"""
     drawn = {}
@@ -173,6 +240,8 @@ def charts():
         stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
         if re.search(r"^\| kernel \|", section, re.MULTILINE):
             drawn[f"benchmarks-{stem}.svg"] = suite_chart(title, section)
+        elif re.search(r"^\| head dimension \|", section, re.MULTILINE):
+            drawn[f"benchmarks-{stem}.svg"] = head_dim_chart(title, section)
         elif rows := rows_of(section):
             drawn[f"benchmarks-{stem}.svg"] = chart(title, rows)
     results = (ROOT / "README.md").read_text().partition("\n## Results")[2].partition("\n## ")[0]
@@ -184,6 +253,9 @@ def charts():
 def main():
     if sys.argv[1:2] == ["--suite"] and len(sys.argv) == 3:
         print(suite_table(sys.argv[2]))
+        return 0
+    if sys.argv[1:2] == ["--head-dims"] and len(sys.argv) == 3:
+        print(head_dim_table(sys.argv[2]))
         return 0
     bad = 0
     for name, svg in charts().items():

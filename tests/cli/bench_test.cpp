@@ -329,6 +329,8 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"attention", "--threads", "0"}, "--threads");
     expect_error({"attention", "--device", "tpu"}, "--device");
     expect_error({"attention", "--sweep"}, "--sweep with --device cuda");
+    expect_error({"attention", "--sweep-head-dim"}, "--sweep-head-dim with --device cuda");
+    expect_error({"attention", "--sweep-head-dim", "--sweep"}, "--sweep or --sweep-head-dim");
     expect_error({"norm", "--sustained"}, "--sustained with --device cuda");
     expect_error({"norm", "--graphs"}, "--graphs");
     expect_error({"attention", "--engine", "tiles"}, "--engine");

@@ -1,4 +1,4 @@
-"""draw_benchmarks.py: tables of `tilewright bench cpu`, and their charts."""
+"""draw_benchmarks.py: tables of `tilewright bench --json FILE`, and their charts."""
 
 import importlib.util
 import json
@@ -51,6 +51,43 @@ class Suite(unittest.TestCase):
         texts = [node.firstChild.data for node in chart.getElementsByTagName("text")]
         self.assertIn("add & <co>", texts)
         self.assertNotIn("why", texts)
+
+
+class HeadDimensions(unittest.TestCase):
+    def setUp(self):
+        self.script = load_script()
+        times = [
+            (16, "forward", "tilewright", 2.0, True),
+            (16, "forward", "cudnn", 3.0, True),
+            (16, "backward", "tilewright", 4.0, True),
+            (8, "forward", "tilewright", 1.23456, True),
+            (8, "backward", "tilewright", 9.0, False),
+        ]
+        rows = [
+            {"case": f"B2 H16 S8192 D{d} bf16", "op": op, "impl": impl, "ms": ms, "ok": ok}
+            for d, op, impl, ms, ok in times
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "sweep.json"
+            path.write_text(json.dumps({"rows": rows}))
+            self.table = self.script.head_dim_table(path)
+
+    def test_tables_have_milliseconds_and_nothing_for_wrong_or_missing_rows(self):
+        self.assertEqual(
+            self.table.splitlines(),
+            [
+                "| head dimension | forward | forward, cudnn | backward |",
+                "|---|---|---|---|",
+                "| 8 | 1.23 |  |  |",
+                "| 16 | 2 | 3 | 4 |",
+            ],
+        )
+
+    def test_charts_have_a_line_for_each_column_with_a_point_for_each_number(self):
+        chart = self.script.head_dim_chart("Title", f"text\n\n{self.table}\n\ntext\n")
+        lines = xml.dom.minidom.parseString(chart).getElementsByTagName("polyline")
+        points = [len(line.getAttribute("points").split()) for line in lines]
+        self.assertEqual(points, [2, 1, 1])
 
 
 if __name__ == "__main__":

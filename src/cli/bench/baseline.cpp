@@ -231,7 +231,7 @@ void prepare_torch_baselines(const std::vector<nlohmann::json>& jobs) {
 }
 
 Baseline try_python_baseline(const nlohmann::json& job, const std::string& name) {
-    const bool xla = name == "xla" || name == "pallas";
+    const bool xla = name == "xla" || name == "pallas" || name == "pallas-mgpu";
     const fs::path program = own_program(), current = fs::current_path();
     const std::optional<fs::path> found_root = find_checkout(program, current);
     if (!found_root) return {{}, no_checkout(name, program, current), true};

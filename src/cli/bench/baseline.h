@@ -19,9 +19,9 @@ struct Baseline {
     bool for_all_cases = false;  ///< there is no checkout or no Python with the framework
 };
 /// A variant called `name` that runs `job` in a helper process, which lives as long as the variant:
-/// bench/xla_baseline.py if the name is "xla" or "pallas", else bench/torch_baseline.py. The
-/// interpreter is TILEWRIGHT_PYTHON, else `.venv/bin/python` of the working directory or the
-/// checkout, else python3.
+/// bench/xla_baseline.py if the name is "xla", "pallas" or "pallas-mgpu", else
+/// bench/torch_baseline.py. The interpreter is TILEWRIGHT_PYTHON, else `.venv/bin/python` of the
+/// working directory or the checkout, else python3.
 Baseline try_python_baseline(const nlohmann::json& job, const std::string& name);
 /// The same; UserError if the baseline does not run.
 Variant python_baseline(const nlohmann::json& job, const std::string& name);

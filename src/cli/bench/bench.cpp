@@ -53,9 +53,10 @@ std::string check_seconds(const std::string& text) {
 }
 
 std::string check_baselines(const std::string& text) {
-    const CLI::Validator known = one_of(
-        {"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn", "numba", "halide",
-         "cudnn", "fa2", "fa2-causal", "fa3", "fa4", "sdpa-mask", "pallas", "triton", "none"});
+    const CLI::Validator known =
+        one_of({"torch-sdpa", "torch-flex", "torch", "torch-compile", "xla", "onednn", "numba",
+                "halide", "cudnn", "fa2", "fa2-causal", "fa3", "fa4", "sdpa-mask", "pallas",
+                "pallas-mgpu", "triton", "none"});
     for (const std::string& one : CLI::detail::split(text, ',')) {
         if (const std::string error = known(one); !error.empty()) return error;
     }
@@ -83,12 +84,15 @@ void run(const Options& options, const CLI::App& command, Console& console) {
         user_error("bench", "expected --precision with --dtype f32 but got {}", name(bench.dtype));
     bench.check = !options.no_check;
     if (options.causal) bench.causal = true;
+    if (bench.sweep && bench.sweep_head_dim)
+        user_error("bench", "expected --sweep or --sweep-head-dim but got both");
     if (bench.front_end == "cpp") bench.front_end.clear();
     if (!bench.front_end.empty() && (!bench.mask.empty() || !bench.score.empty()))
         user_error("bench",
                    "expected --front-end torch with the cases, not with --mask or --score");
     const std::pair<const char*, bool> gpu_alone[] = {{"graphs", options.graphs},
                                                       {"sweep", bench.sweep},
+                                                      {"sweep-head-dim", bench.sweep_head_dim},
                                                       {"sustained", bench.sustained},
                                                       {"once", bench.once},
                                                       {"no-deterministic", !bench.deterministic},
@@ -195,7 +199,8 @@ void add_bench(CLI::App& app, Console& console) {
                      "torch, xla, onednn (matmul), none; cpu: onednn, torch, torch-compile, numba, "
                      "halide, by default all that are there; cuda: cudnn, fa2, torch-flex, torch, "
                      "of flex also fa2-causal and sdpa-mask, by default all that are there, and by "
-                     "name fa3, fa4, xla, pallas and triton (attention, matmul), torch-compile "
+                     "name fa3, fa4, xla, pallas (attention), pallas-mgpu and triton (attention, "
+                     "matmul), torch-compile "
                      "(norm); on cuda several with commas between them")
         ->type_name("NAME")
         ->check(CLI::Validator(check_baselines, ""));
@@ -203,6 +208,8 @@ void add_bench(CLI::App& app, Console& console) {
         "--sweep", bench.sweep,
         "cuda: attention of lengths from 512 to 131072, batch x length 32768, and odd lengths; "
         "norms of 128 to 262144 elements");
+    command->add_flag("--sweep-head-dim", bench.sweep_head_dim,
+                      "cuda: attention of head dimensions from 8 to 256 in steps of 8");
     command->add_flag("--sustained", bench.sustained,
                       "cuda: bursts after a rest, and beside them a second without one");
     command->add_option("--mask", bench.mask, "attention, flex: this mask")->type_name("TEXT");

@@ -35,6 +35,7 @@ struct BenchOptions {
     bool once = false;            ///< compile on a GPU: only the first calls of this process
     std::ostream* out = nullptr;  ///< for pictures, tables, and what cannot be measured
     bool sweep = false;           ///< on a GPU: many lengths of attention, many widths of norms
+    bool sweep_head_dim = false;  ///< attention on a GPU: head dimensions 8, 16, ... 256
     bool sustained = false;       ///< on a GPU: also a second of launches without pauses
     int graph_calls = 0;   ///< on a GPU: time graph replays of this many calls, ours and torch's
     double seconds = 1.5;  ///< for each case

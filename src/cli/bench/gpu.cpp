@@ -99,6 +99,11 @@ std::vector<Shape> shapes_of(const BenchOptions& options) {
             }
         }
     }
+    if (options.sweep_head_dim) {
+        all.clear();
+        for (std::int64_t d = 8; d <= 256; d += 8)
+            all.push_back({2, 16, 8192, d, options.causal.value_or(false)});
+    }
     std::vector<Shape> shapes;
     for (const Shape& shape : all) {
         const bool fits = (!options.head_dim || dim == shape.head_dim) &&
@@ -192,7 +197,8 @@ void bench_attention_gpu(const BenchOptions& options, Report& report) {
         const auto peers = [&](bool backward) {
             std::vector<GpuPeer> result;
             if (!plain) return result;
-            for (const char* backend : {"cudnn", "fa2", "fa3", "fa4", "xla", "pallas", "triton"}) {
+            for (const char* backend :
+                 {"cudnn", "fa2", "fa3", "fa4", "xla", "pallas", "pallas-mgpu", "triton"}) {
                 nlohmann::json job = bench.job("attention", backward);
                 job.update({{"backend", backend},
                             {"batch", sizes.batch},
@@ -347,17 +353,19 @@ void bench_matmul_gpu(const BenchOptions& options, Report& report) {
     const Tensor z = Tensor::empty(options.dtype, {n, n}, options.device);
     nlohmann::json job = bench.job("matmul", false);
     job.update({{"m", n}, {"n", n}, {"k", n}});
-    nlohmann::json by_triton = job;
+    nlohmann::json by_triton = job, by_mosaic = job;
     by_triton["backend"] = "triton";
-    Row& row = bench.measure({fmt::format("matmul {0} x {0} x {0} {1}", n, name(options.dtype)),
-                              "forward",
-                              [&] {
-                                  product.into({z}, {x, y});
-                              },
-                              2 * std::pow(static_cast<double>(n), 3),
-                              false,
-                              0,
-                              {{"torch", job}, {"xla", job}, {"triton", by_triton}}});
+    by_mosaic["backend"] = "pallas-mgpu";
+    Row& row = bench.measure(
+        {fmt::format("matmul {0} x {0} x {0} {1}", n, name(options.dtype)),
+         "forward",
+         [&] {
+             product.into({z}, {x, y});
+         },
+         2 * std::pow(static_cast<double>(n), 3),
+         false,
+         0,
+         {{"torch", job}, {"xla", job}, {"pallas-mgpu", by_mosaic}, {"triton", by_triton}}});
     if (options.check) {  // two rows
         const Array a = to_array(x.slice(0, n / 2, 2).contiguous()), b = to_array(y),
                     c = to_array(z.slice(0, n / 2, 2).contiguous());

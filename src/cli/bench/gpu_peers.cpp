@@ -129,8 +129,8 @@ nlohmann::json GpuBench::job(const char* operation, bool backward) const {
 }
 
 bool GpuBench::wants(const std::string& peer) const {
-    constexpr std::string_view kByName[] = {"xla",           "fa3",    "fa4",
-                                            "torch-compile", "triton", "pallas"};
+    constexpr std::string_view kByName[] = {"xla",    "fa3",    "fa4",        "torch-compile",
+                                            "triton", "pallas", "pallas-mgpu"};
     const bool by_name =
         std::find(std::begin(kByName), std::end(kByName), peer) != std::end(kByName);
     const std::string asked = "," + options_.baseline + ",";
