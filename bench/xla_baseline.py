@@ -63,7 +63,7 @@ def mosaic_matmul(shapes, dtype):
 
 
 def mosaic_attention(shapes, dtype, causal):
-    """JAX's attention for Hopper (after FlashAttention-3), as its own benchmark tunes it. Its
+    """JAX's attention for Hopper (after FlashAttention-3) of f16, as its own benchmark tunes it. Its
     backward pass has no causal mask."""
     from jax.experimental.pallas.ops.gpu import attention_mgpu as mosaic
 
