@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "attention_site.h"
 #include "torch/calls.h"
@@ -29,6 +31,17 @@ class TorchAttention {
     void call_released(nb::handle site, Arguments& operands, nb::handle block_mask,
                        const BlockMask& mask, std::uint64_t seed, const Calls::Make& make);
 
+    /// What `make` returned for the same key before, (site of the backward pass, places of
+    /// gradients); a key of 0 is never kept. Needs the GIL.
+    template <typename Make>
+    nb::object backward_site(std::uint64_t key, Make make) {
+        for (const auto& [known, made] : backward_sites_)
+            if (known == key) return made;
+        nb::object made = make();
+        if (key != 0) backward_sites_.emplace_back(key, made);
+        return made;
+    }
+
   private:
     CallDetails details(nb::handle block_mask, const BlockMask& mask) const;
     void run_on(std::span<const Tensor> arrays, const BlockMask& mask, std::uint64_t seed) const;
@@ -38,6 +51,7 @@ class TorchAttention {
     bool is_backward_;
     std::array<bool, 3> wanted_;
     Calls calls_;
+    std::vector<std::pair<std::uint64_t, nb::object>> backward_sites_;
 };
 
 }  // namespace tilewright::torch

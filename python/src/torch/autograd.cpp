@@ -12,7 +12,8 @@ namespace {
 /// What `implement_autograd` took. Never destroyed, since it holds Python objects.
 struct AutogradState {
     nb::object forward, backward;  ///< in Python, for calls that something in torch has to see
-    nb::object is_plain;           ///< whether nothing does
+    nb::object modes, transform;   ///< the number of dispatch modes, the transform
+    nb::object forward_mode;       ///< the module of forward-mode autograd
     nb::object grad_enabled;
 };
 AutogradState& autograd_state() {
@@ -26,9 +27,12 @@ struct ContextNames {
     PyObject* backward = PyUnicode_InternFromString("backward");
     PyObject* saved_tensors = PyUnicode_InternFromString("saved_tensors");
     PyObject* needs = PyUnicode_InternFromString("needs_input_grad");
-    PyObject* save = PyUnicode_InternFromString("save_for_backward");
-    PyObject* materialize = PyUnicode_InternFromString("set_materialize_grads");
-    PyObject* mark = PyUnicode_InternFromString("mark_non_differentiable");
+    // What save_for_backward, set_materialize_grads and mark_non_differentiable set, which are
+    // Python functions.
+    PyObject* save = PyUnicode_InternFromString("to_save");
+    PyObject* materialize = PyUnicode_InternFromString("materialize_grads");
+    PyObject* non_differentiable = PyUnicode_InternFromString("non_differentiable");
+    PyObject* level = PyUnicode_InternFromString("_current_level");
 };
 const ContextNames& names() {
     static const ContextNames kNames;
@@ -45,6 +49,18 @@ nb::object call_python(nb::handle function, PyObject* const* arguments, Py_ssize
 nb::object call_method(nb::handle object, PyObject* name, const std::vector<PyObject*>& arguments) {
     const nb::object method = attribute(object, name);
     return call_python(method, arguments.data(), static_cast<Py_ssize_t>(arguments.size()));
+}
+
+void set_attribute(nb::handle object, PyObject* name, nb::handle value) {
+    if (PyObject_SetAttr(object.ptr(), name, value.ptr()) != 0) nb::raise_python_error();
+}
+
+/// Whether no dispatch mode, transform of torch.func or forward-mode autograd would see a call.
+bool is_plain() {
+    const AutogradState& state = autograd_state();
+    return PyLong_AsLong(value_of(state.modes.ptr()).ptr()) == 0 &&
+           value_of(state.transform.ptr()).is_none() &&
+           PyLong_AsLong(attribute(state.forward_mode, names().level).ptr()) < 0;
 }
 
 TorchAttention& attention_of(nb::handle site) {
@@ -77,15 +93,19 @@ nb::object forward(PyObject* const* arguments, Py_ssize_t count) {
     const Call call(arguments[1]);
     nb::object results =
         attention_of(call.site).call_plain(call.site, operands, call.mask, call.seed);
-    std::vector<PyObject*> saved(arguments + 2, arguments + count);
-    for (const Py_ssize_t i : {0, 1}) saved.push_back(PyTuple_GetItem(results.ptr(), i));
-    call_method(context, names().save, saved);
-    call_method(context, names().materialize, {Py_False});
-    if (PyTuple_Size(results.ptr()) > 2) {
-        call_method(context, names().mark, {PyTuple_GetItem(results.ptr(), 2)});
+    const nb::object saved = nb::steal(PyTuple_New(count));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        const nb::handle tensor =
+            i < count - 2 ? arguments[i + 2] : PyTuple_GetItem(results.ptr(), i - (count - 2));
+        PyTuple_SetItem(saved.ptr(), i, nb::borrow(tensor).release().ptr());
     }
-    if (PyObject_SetAttr(context.ptr(), names().call, call.all.ptr()) != 0)
-        nb::raise_python_error();
+    set_attribute(context, names().save, saved);
+    set_attribute(context, names().materialize, Py_False);
+    if (PyTuple_Size(results.ptr()) > 2) {
+        const nb::handle max_scores = PyTuple_GetItem(results.ptr(), 2);
+        set_attribute(context, names().non_differentiable, nb::make_tuple(max_scores));
+    }
+    set_attribute(context, names().call, call.all);
     return call.alone ? nb::borrow(PyTuple_GetItem(results.ptr(), 0)) : std::move(results);
 }
 
@@ -94,8 +114,7 @@ nb::object backward(PyObject* const* arguments, Py_ssize_t count) {
     const AutogradState& state = autograd_state();
     const nb::handle context = arguments[0], dout = arguments[1];
     const nb::handle dlse = count > 2 ? arguments[2] : Py_None;
-    if (dout.is_none() || value_of(state.grad_enabled.ptr()).is(Py_True) ||
-        !value_of(state.is_plain.ptr()).is(Py_True)) {
+    if (dout.is_none() || value_of(state.grad_enabled.ptr()).is(Py_True) || !is_plain()) {
         return call_python(state.backward, arguments, count);
     }
     const nb::object call_object = attribute(context, names().call);
@@ -111,10 +130,17 @@ nb::object backward(PyObject* const* arguments, Py_ssize_t count) {
     if (!plain) return call_python(state.backward, arguments, count);
 
     const nb::object all_needs = attribute(context, names().needs);
-    const nb::object needs =
-        nb::steal(PyTuple_GetSlice(all_needs.ptr(), 1, PyTuple_Size(all_needs.ptr())));
-    const nb::object derived = call_method(call.site, names().backward,
-                                           {needs.ptr(), dlse.is_none() ? Py_False : Py_True});
+    std::uint64_t needed = dlse.is_none() ? 1 : 3;  // a bit for each operand, after two
+    const Py_ssize_t num_needs = PyTuple_Size(all_needs.ptr());
+    for (Py_ssize_t i = 1; i < num_needs; ++i) {
+        needed = needed << 1 | (PyTuple_GetItem(all_needs.ptr(), i) == Py_True ? 1 : 0);
+    }
+    const nb::object derived =
+        attention_of(call.site).backward_site(num_needs < 60 ? needed : 0, [&] {
+            const nb::object needs = nb::steal(PyTuple_GetSlice(all_needs.ptr(), 1, num_needs));
+            return call_method(call.site, names().backward,
+                               {needs.ptr(), dlse.is_none() ? Py_False : Py_True});
+        });
     const nb::handle site = PyTuple_GetItem(derived.ptr(), 0);
     const nb::handle places = PyTuple_GetItem(derived.ptr(), 1);
     const nb::object gradients =
@@ -158,11 +184,14 @@ void bind_autograd(nb::module_& module) {
     module.attr("torch_attention_backward") = make_function<backward>("torch_attention_backward");
     module.def(
         "implement_autograd",
-        [](nb::object forward, nb::object backward, nb::object is_plain, nb::object grad_enabled) {
-            autograd_state() = {std::move(forward), std::move(backward), std::move(is_plain),
-                                std::move(grad_enabled)};
+        [](nb::object forward, nb::object backward, nb::object modes, nb::object transform,
+           nb::object forward_mode, nb::object grad_enabled) {
+            autograd_state() = {std::move(forward),      std::move(backward),
+                                std::move(modes),        std::move(transform),
+                                std::move(forward_mode), std::move(grad_enabled)};
         },
-        nb::arg("forward"), nb::arg("backward"), nb::arg("is_plain"), nb::arg("grad_enabled"),
+        nb::arg("forward"), nb::arg("backward"), nb::arg("modes"), nb::arg("transform"),
+        nb::arg("forward_mode"), nb::arg("grad_enabled"),
         "What torch_attention_forward and torch_attention_backward call where operands are not "
         "plain tensors, "
         "or something in torch has to see the call.");

@@ -42,7 +42,11 @@ std::shared_ptr<void> torch_memory(DLDevice device, std::int64_t bytes) {
     const int failed = torch().api->managed_tensor_allocator(
         &prototype, &managed, &message,
         [](void* to, const char*, const char* text) { *static_cast<std::string*>(to) = text; });
-    if (failed != 0) throw std::runtime_error(message);
+    if (failed != 0) {
+        // It has the same kind of error for every reason.
+        if (message.find("out of memory") != message.npos) throw OutOfMemory(message);
+        throw std::runtime_error(message);
+    }
     return {address_of(managed->dl_tensor), [managed](void*) { managed->deleter(managed); }};
 }
 
@@ -193,6 +197,7 @@ void bind_exchange(nb::module_& module) {
             state.num_threads = kept(torch.attr("get_num_threads"));
             state.follow_threads = kept(nb::borrow(follow));
             state.bad_input = kept(nb::borrow(bad_input));
+            state.out_of_memory = kept(torch.attr("OutOfMemoryError"));
         },
         nb::arg("torch"), nb::arg("parameter"), nb::arg("bad_input"), nb::arg("follow_threads"),
         "Takes from the module torch what calls on its tensors need.");

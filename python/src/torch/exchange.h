@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,15 @@ struct Torch {
     PyObject* num_threads = nullptr;     ///< torch.get_num_threads
     PyObject* follow_threads = nullptr;  ///< adopts a new number of torch's threads
     PyObject* bad_input = nullptr;       ///< the error class for bad arguments
+    PyObject* out_of_memory = nullptr;   ///< torch.OutOfMemoryError
 };
 const Torch& torch();
+
+/// torch's allocator has no memory.
+class OutOfMemory : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
 
 /// An attribute, its name from PyUnicode_InternFromString.
 inline nb::object attribute(nb::handle object, PyObject* name) {
@@ -45,6 +53,11 @@ inline nb::object value_of(PyObject* function) {
 /// Views of the tensors of one call, which their objects keep alive.
 class Arguments {
   public:
+    Arguments() {
+        objects_.reserve(kUsual);
+        views_.reserve(kUsual);
+        types_.reserve(12 * kUsual);
+    }
     /// Adds a tensor; false unless the object is a plain one on the CPU or a GPU: not of a
     /// subclass, fake, or a negative view.
     bool add(nb::handle object);
@@ -66,6 +79,7 @@ class Arguments {
     std::vector<void*> addresses() const;
 
   private:
+    static constexpr std::size_t kUsual = 8;  ///< tensors; each has about 11 words of types
     std::vector<nb::handle> objects_;
     std::vector<DLTensor> views_;
     std::vector<std::int64_t> types_;
@@ -112,10 +126,12 @@ PyObject* without_exceptions(Body body) {
     return nullptr;
 }
 
-/// Runs `body` without the GIL; argument errors become the front end's class.
+/// Runs `body` without the GIL; argument errors become the front end's class, and a lack of memory
+/// torch's.
 template <typename Body>
 void run_released(Body body) {
     std::string message;
+    PyObject* type = torch().bad_input;
     {
         const nb::gil_scoped_release released;
         try {
@@ -123,9 +139,12 @@ void run_released(Body body) {
             return;
         } catch (const UserError& error) {
             message = error.what();
+        } catch (const OutOfMemory& error) {
+            message = error.what();
+            type = torch().out_of_memory;
         }
     }
-    PyErr_SetString(torch().bad_input, message.c_str());
+    PyErr_SetString(type, message.c_str());
     nb::raise_python_error();
 }
 

@@ -68,6 +68,8 @@ bool find_all(void* library) {
     TW_FIND(torch_delete_string);
     TW_FIND(torch_get_num_threads);
 #undef TW_FIND
+    found.torch_exception_get_what_without_backtrace = reinterpret_cast<const char* (*)()>(
+        dlsym(library, "torch_exception_get_what_without_backtrace"));
     const auto number = [&](const char* name) {
         std::int32_t (*get)() = nullptr;
         find(get, name);
@@ -132,8 +134,10 @@ const Functions& functions() {
 
 void check(Status status, const char* what) {
     if (status == 0) return;
-    throw std::runtime_error(std::string("[tilewright.torch] expected torch to ") + what +
-                             " but it failed; what torch printed says why");
+    const auto reason = functions().torch_exception_get_what_without_backtrace;
+    throw std::runtime_error(
+        std::string("[tilewright.torch] expected torch to ") + what + " but it failed" +
+        (reason != nullptr ? std::string(": ") + reason() : "; what torch printed says why"));
 }
 
 OwnedTensor::~OwnedTensor() {

@@ -42,6 +42,8 @@ struct Functions {
     Status (*torch_string_c_str)(void* string, const char**);
     Status (*torch_delete_string)(void* string);
     Status (*torch_get_num_threads)(std::uint32_t*);
+    /// Why a function of this thread failed; null before torch 2.13.
+    const char* (*torch_exception_get_what_without_backtrace)();
 };
 
 /// Finds the functions; false if torch lacks one of them.

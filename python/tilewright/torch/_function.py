@@ -68,7 +68,9 @@ def _save(ctx, call, operands, results):
         ctx.mark_non_differentiable(results[2])
 
 
-_core.implement_autograd(_forward, _Base.backward, _ops.is_plain, _grad_enabled)
+_core.implement_autograd(
+    *(_forward, _Base.backward, _ops._modes, _ops._transforms, _ops._forward_ad, _grad_enabled)
+)
 
 #: PlainAttention.apply without torch's look for active transforms of torch.func, which costs time:
 #: for calls where there are none.
