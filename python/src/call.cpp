@@ -227,17 +227,30 @@ class PythonTuned {
     std::size_t best(const std::vector<Tensor>& inputs) const {
         refuse_in_kernel();
         const nb::gil_scoped_release released;
-        current_inputs() = &inputs;
+        const Inputs scope(inputs);
         return index_of(tuned_.best_config(inputs));
     }
     int num_measured() const { return tuned_.num_measured(); }
 
   private:
-    /// The inputs that this thread chooses a call for.
-    static const std::vector<Tensor>*& current_inputs() {
-        thread_local const std::vector<Tensor>* inputs = nullptr;
-        return inputs;
-    }
+    /// The inputs that this thread chooses a call for, while it lives: a function that makes a call
+    /// may use another autotuner.
+    class Inputs {
+      public:
+        explicit Inputs(const std::vector<Tensor>& inputs)
+            : outer_(std::exchange(current(), &inputs)) {}
+        ~Inputs() { current() = outer_; }
+        Inputs(const Inputs&) = delete;
+        Inputs& operator=(const Inputs&) = delete;
+
+        static const std::vector<Tensor>*& current() {
+            thread_local const std::vector<Tensor>* inputs = nullptr;
+            return inputs;
+        }
+
+      private:
+        const std::vector<Tensor>* outer_;
+    };
     std::size_t index_of(const Config& config) const {
         const auto found = std::find(configs_.begin(), configs_.end(), config.values());
         return static_cast<std::size_t>(found - configs_.begin());
@@ -248,7 +261,7 @@ class PythonTuned {
         try {
             const Call call = nb::cast<KernelCall&>(nb::handle(make)(index)).call;
             const nb::gil_scoped_release released;
-            call.ir(*current_inputs());
+            call.ir(*Inputs::current());
             return call;
         } catch (const nb::python_error& error) {
             if (!error.matches(PyExc_ValueError)) throw;

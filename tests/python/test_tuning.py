@@ -123,6 +123,22 @@ def test_configs_that_raise_a_value_error_are_left_out():
         none(ramp())
 
 
+def test_a_function_that_makes_calls_may_use_another_autotuner():
+    inner = tuned("inner")
+
+    @tw.autotune([{"rows": 0}, {"rows": 1}], "outer")
+    def outer(rows):
+        inner(ramp())
+
+        def add(x, y, o):
+            o[...] = x[...] + y[...]
+
+        return tw.call(add, out_shape=SHAPE)
+
+    assert np.array_equal(outer(ramp(), ramp()), 2 * ramp())
+    assert outer.num_measured == 2
+
+
 def test_other_errors_are_raised():
     @tw.autotune([{"size": 1}], "bug")
     def bug(size):
