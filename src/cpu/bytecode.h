@@ -234,6 +234,18 @@ struct FusedRun {
     /// Repeating lanes changes nothing: lanes after the last whole block may be done together with
     /// lanes before them. Known once buffers have their offsets.
     bool repeats = false;
+
+    /// A form compared with 0 (ge, eq, ne), or what joins the two results before it (bitwise_and,
+    /// bitwise_or, bitwise_xor).
+    struct RangeTest {
+        ir::Op op = ir::Op::ge;
+        Affine form;
+    };
+    /// Conditions of selects, tests in postfix order each, and the run for every combination of
+    /// their results (bit i is that of condition i). Where many lanes have the same results, these
+    /// do the work: they do not read what is not selected.
+    std::vector<std::vector<RangeTest>> conditions;
+    std::vector<FusedRun> by_conditions;
 };
 
 /// Operations over one panels x rows x lanes space, executed strip by strip.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cpu/execute.h"
+#include "cpu/execute_ranges.h"
 #include "ir/evaluate.h"
 
 namespace tilewright::cpu {
@@ -163,19 +164,22 @@ bool covers(const FusedRun& run, std::int64_t block, std::int64_t lanes) {
     return lanes % block == 0 || (run.repeats && lanes > block);
 }
 
-/// Does a fused run on a strip; returns the lanes done: none where positions are too large.
-/// `resolved(op, k)` gives input k of an op, or its result (-1).
+/// Blocks that steps of a run keep for later ones.
+struct alignas(64) Temporaries {
+    std::array<std::array<float, kPanelLanes>, FusedRun::kMaxTemporaries> blocks;
+};
+
+/// Fills in the call of a fused run on a strip, apart from what is prefetched; false where
+/// positions are too large. `resolved(op, k)` gives input k of an op, or its result (-1).
 template <typename Resolve>
-std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
-                       const Part& part, Resolve&& resolved) {
+bool prepare_fused(const Frame& frame, const Chain& chain, const FusedRun& run, const Part& part,
+                   Resolve&& resolved, Temporaries& temporaries, FusedCall& call) {
     const FusedKernels& kernels = frame.program->kernels->fused;
-    const std::int64_t blocks = part.lanes / kernels.lanes;
-    if (blocks == 0) return 0;
-    FusedCall call;
     call.steps = run.steps.data();
     call.rows = part.rows;
-    call.blocks = blocks;
-    call.lanes = run.repeats ? part.lanes : blocks * kernels.lanes;
+    call.blocks = part.lanes / kernels.lanes;
+    call.lanes = run.repeats ? part.lanes : call.blocks * kernels.lanes;
+    call.num_prefetches = 0;
     call.num_affine = run.forms.size();
     for (std::size_t i = 0; i < run.forms.size(); ++i) {
         constexpr std::int64_t kMost = std::int64_t{1} << 30;
@@ -186,18 +190,17 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         // Positions beyond 32 bits are left to the ops themselves.
         if (size(base) > kMost || size(form.row) > kMost / part.rows ||
             size(form.lane) > kMost / part.lanes) {
-            return 0;
+            return false;
         }
         call.affine[i] = {static_cast<std::int32_t>(base), static_cast<std::int32_t>(form.row),
                           static_cast<std::int32_t>(form.lane)};
     }
-    alignas(64) std::array<std::array<float, kPanelLanes>, FusedRun::kMaxTemporaries> temporaries;
     call.num_operands = run.operands.size();
     for (std::size_t i = 0; i < run.operands.size(); ++i) {
         const FusedRun::Operand& operand = run.operands[i];
         FusedOperand& to = call.operands[i];
         if (operand.temporary >= 0) {
-            auto& temporary = temporaries[operand.temporary];
+            auto& temporary = temporaries.blocks[operand.temporary];
             to = {reinterpret_cast<std::byte*>(temporary.data()), 0, 0, false};
             continue;
         }
@@ -216,7 +219,18 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
                               reinterpret_cast<float*>(out.at(part.panel, part.row)),
                               out.row_stride};
     }
-    call.num_prefetches = 0;
+    return true;
+}
+
+/// Does a fused run on a strip; returns the lanes done: none where positions are too large.
+template <typename Resolve>
+std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
+                       const Part& part, Resolve&& resolved) {
+    const FusedKernels& kernels = frame.program->kernels->fused;
+    if (part.lanes < kernels.lanes) return 0;
+    FusedCall call;
+    Temporaries temporaries;
+    if (!prepare_fused(frame, chain, run, part, resolved, temporaries, call)) return 0;
     for (const std::size_t prefetched : run.prefetches) {
         const FusedRun::Operand& operand = run.operands[prefetched];
         const StripSource& in = chain.ops[operand.op].in[operand.input];
@@ -235,7 +249,8 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         const FusedOperand& from = call.operands[i];
         constexpr std::int64_t kRowsAhead = 8;
         if (call.num_prefetches == FusedCall::kMaxPrefetches) break;
-        if (!is_scattered(in, from.row_bytes, blocks * kernels.lanes * from.lane_bytes)) continue;
+        if (!is_scattered(in, from.row_bytes, call.blocks * kernels.lanes * from.lane_bytes))
+            continue;
         const auto& parts = frame.program->parts;
         const auto found = parts.find(in.index);
         const std::uint32_t whole = found == parts.end() ? in.index : found->second.from;
@@ -247,6 +262,68 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
     }
     (run.compiled ? run.compiled : kernels.run)(call);
     return call.lanes;
+}
+
+/// A fused run that is called for parts of a strip.
+struct MovedRun {
+    const FusedRun* run = nullptr;
+    FusedCall call;
+    Temporaries temporaries;
+    std::array<std::byte*, FusedCall::kMaxOperands> first;
+    std::array<std::int32_t, FusedCall::kMaxAffine> base;
+
+    template <typename Resolve>
+    bool prepare(const Frame& frame, const Chain& chain, const FusedRun& of, const Part& part,
+                 Resolve&& resolved) {
+        run = &of;
+        if (!prepare_fused(frame, chain, of, part, resolved, temporaries, call)) return false;
+        for (std::size_t i = 0; i < call.num_operands; ++i) first[i] = call.operands[i].data;
+        for (std::size_t i = 0; i < call.num_affine; ++i) base[i] = call.affine[i].base;
+        return true;
+    }
+    void execute(const FusedKernels& kernels, std::int64_t row, const RangeRows::Range& range) {
+        call.rows = 1;
+        call.blocks = range.lanes / kernels.lanes;
+        call.lanes = range.lanes;
+        for (std::size_t i = 0; i < call.num_operands; ++i) {
+            FusedOperand& operand = call.operands[i];
+            operand.data = first[i] + row * operand.row_bytes + range.lane * operand.lane_bytes;
+        }
+        for (std::size_t i = 0; i < call.num_affine; ++i) {
+            FusedCall::Index& form = call.affine[i];
+            form.base =
+                static_cast<std::int32_t>(base[i] + row * form.row + range.lane * form.lane);
+        }
+        (run->compiled ? run->compiled : kernels.run)(call);
+    }
+};
+
+/// Does a fused run row by row: where its conditions have one result each in whole blocks, by the
+/// runs in which they are decided. False, with nothing done, where positions are too large.
+template <typename Resolve>
+bool run_in_ranges(const Frame& frame, const Chain& chain, const FusedRun& run, const Part& part,
+                   Resolve&& resolved) {
+    const FusedKernels& kernels = frame.program->kernels->fused;
+    std::array<MovedRun, RangeRows::kMostResults + 1> runs;
+    const std::size_t undecided = run.by_conditions.size();
+    if (!runs[undecided].prepare(frame, chain, run, part, resolved)) return false;
+    std::array<std::int64_t, RangeRows::kMostTests> bases;
+    std::size_t num_bases = 0;
+    for (const auto& condition : run.conditions) {
+        for (const FusedRun::RangeTest& test : condition)
+            bases[num_bases++] = base_of(frame, test.form);
+    }
+    RangeRows ranges(run, bases, part.lanes, kernels.lanes);
+    for (std::int64_t row = 0; row < part.rows; ++row) {
+        for (const RangeRows::Range& range : ranges.of_row(row)) {
+            MovedRun& moved = runs[range.which];
+            // Its forms are among those of the run as it is.
+            if (moved.run == nullptr)
+                moved.prepare(frame, chain, run.by_conditions[range.which], part, resolved);
+            moved.execute(kernels, row, range);
+        }
+    }
+    return true;
 }
 
 /// A store copies its operand to the array, or makes the op that computes the operand write there.
@@ -268,6 +345,9 @@ void resolve_store(Frame& frame, const Chain& chain, ResolvedOp* ops, std::size_
     }
 }
 
+/// Rows of so many blocks are worth being divided.
+constexpr std::int64_t kRangeBlocks = 4;
+
 /// A chain that is one fused run as a whole resolves only the run's operands. Returns false, with
 /// nothing done, where lanes are left to the ops themselves.
 bool run_whole(Frame& frame, const Chain& chain) {
@@ -276,7 +356,9 @@ bool run_whole(Frame& frame, const Chain& chain) {
     const std::int64_t width = run.joins_panels ? chain.lanes : chain.width;
     const std::int64_t last_panel = (chain.lanes - 1) % width + 1;
     if (last_panel < chain.lanes && width % block != 0) return false;
-    if (!covers(run, block, last_panel) || !run.forms.empty()) return false;
+    const bool in_ranges =
+        !run.conditions.empty() && width >= chain.lanes && chain.lanes >= kRangeBlocks * block;
+    if (!covers(run, block, last_panel) || (!run.forms.empty() && !in_ranges)) return false;
     for (const std::size_t i : run.reductions) {
         const StripOp& op = chain.ops[i];
         fill(resolve_source(frame, op.out).data, chain.rows, size_of(op.out.dtype), op.identity);
@@ -292,7 +374,11 @@ bool run_whole(Frame& frame, const Chain& chain) {
     };
     for (std::int64_t panel = 0, first = 0; first < chain.lanes; ++panel, first += width) {
         const std::int64_t lanes = std::min(width, chain.lanes - first);
-        run_fused(frame, chain, run, {panel, 0, first, chain.rows, lanes}, resolved);
+        const Part part{panel, 0, first, chain.rows, lanes};
+        if (!in_ranges)
+            run_fused(frame, chain, run, part, resolved);
+        else if (!run_in_ranges(frame, chain, run, part, resolved))
+            return false;
     }
     return true;
 }

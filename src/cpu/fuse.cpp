@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "cpu/fuse_ranges.h"
+
 namespace tilewright::cpu {
 namespace {
 
@@ -45,7 +47,14 @@ bool makes_value(const StripOp& op) {
 class Planner {
   public:
     Planner(const Chain& chain, const DefUse& uses, const Program& program)
-        : ops_(chain.ops), width_(chain.width), uses_(uses), program_(program) {}
+        : chain_(chain), ops_(chain.ops), uses_(uses), program_(program) {}
+    /// Of the same chain, some of whose selects are decided.
+    Planner(const Planner& whole, const DecidedOps& decided)
+        : chain_(whole.chain_),
+          ops_(decided.ops),
+          uses_(whole.uses_),
+          program_(whole.program_),
+          origins_(&decided.origins) {}
 
     /// True when the op may belong to a run, regardless of other ops.
     bool may_fuse(const StripOp& op) const {
@@ -88,6 +97,7 @@ class Planner {
     }
     FusedRun take() {
         share_lanes();
+        if (origins_ == nullptr && run_.reductions.empty()) plan_ranges();
         if (run_.forms.empty()) run_.compiled = program_.kernels->fused.compiled(run_.shapes);
         return std::move(run_);
     }
@@ -97,12 +107,27 @@ class Planner {
 
     static DType lane_type(DType dtype) { return is_narrow_float(dtype) ? DType::f32 : dtype; }
 
+    /// Plans the runs in which selects of affine comparisons are decided.
+    void plan_ranges() {
+        auto selects =
+            find_range_selects(chain_, run_.first, run_.last, external_, uses_, program_);
+        if (!selects) return;
+        std::vector<FusedRun> runs;
+        for (const DecidedOps& decided : selects->by_conditions) {
+            Planner planner(*this, decided);
+            if (!planner.plan(run_.first, run_.last)) return;
+            runs.push_back(planner.take());
+        }
+        run_.conditions = std::move(selects->conditions);
+        run_.by_conditions = std::move(runs);
+    }
+
     void (*step(const FusedShape& shape) const)() { return program_.kernels->fused.step(shape); }
 
     /// True when the panels of all that the run reads and writes in memory follow each other.
     bool lie_side_by_side() const {
         const auto joins = [&](const StripSource& source) {
-            return source.panel_stride == source.lane_stride * width_;
+            return source.panel_stride == source.lane_stride * chain_.width;
         };
         return std::all_of(run_.operands.begin(), run_.operands.end(),
                            [&](const FusedRun::Operand& operand) {
@@ -242,8 +267,9 @@ class Planner {
                 needed |= !skipped_[r] && uses(r, t) > 0;
             }
             for (std::size_t r = run_.first; r < run_.last; ++r) {
-                for (std::size_t k = 0; k < static_cast<std::size_t>(ops_[r].num_inputs); ++k) {
-                    const StripSource& in = ops_[r].in[k];
+                const StripOp& reader = chain_.ops[r];
+                for (std::size_t k = 0; k < static_cast<std::size_t>(reader.num_inputs); ++k) {
+                    const StripSource& in = reader.in[k];
                     inside += in.home == Home::buffer && in.index == ops_[t].out.index;
                 }
             }
@@ -316,7 +342,10 @@ class Planner {
         if (p != kNone) return saved_.at(p);
         const auto widened = widened_.find(k);
         if (widened != widened_.end()) return widened->second;
-        return {t, static_cast<int>(k), -1};
+        const FusedRun::Operand own{t, static_cast<int>(k), -1};
+        if (origins_ == nullptr) return own;
+        const auto origin = origins_->find({t, own.input});
+        return origin == origins_->end() ? own : origin->second;
     }
 
     bool is_splat(std::size_t t, std::size_t k) const {
@@ -433,10 +462,11 @@ class Planner {
         return true;
     }
 
+    const Chain& chain_;
     const std::vector<StripOp>& ops_;
-    const std::int64_t width_;
     const DefUse& uses_;
     const Program& program_;
+    const std::map<std::pair<std::size_t, int>, FusedRun::Operand>* origins_ = nullptr;
     FusedRun run_;
     std::array<FusedPlace, 2> places_{};  ///< of the operands of the next step
     std::vector<std::optional<Absorbed>> absorbed_;

@@ -338,11 +338,11 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     const bool in_turn = count == 1 || threads == 1 || program.in_order;
     // Times are those of single programs.
     constexpr bool kTimed = std::is_same_v<decltype(make()), Timed>;
-    const std::int64_t each = kTimed ? 1 : Neighbours(program).most(count, in_turn ? 1 : threads);
+    Neighbours neighbours(program);
+    const std::int64_t each = kTimed ? 1 : neighbours.most(count, in_turn ? 1 : threads);
     if (in_turn) {
         const WorkerLease worker;
         auto execute_frame = make();
-        Neighbours neighbours(program);
         for (std::int64_t i = 0; i < count; i += each)
             call.run_programs(*worker, i, std::min(i + each, count), !g_beside_others, neighbours,
                               execute_frame);
@@ -359,19 +359,19 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     }
     // Group i of programs: one of those that are ordered by their cost, or neighbours.
     const std::int64_t groups = ceil_div(count, each);
-    const auto run_group = [&](Worker& worker, std::int64_t i, Neighbours& neighbours,
+    const auto run_group = [&](Worker& worker, std::int64_t i, Neighbours& beside,
                                auto& execute_frame) {
         const bool alone = !worker.private_arrays.empty();
         const std::int64_t first = order.empty() ? i * each : order[i];
-        call.run_programs(worker, first, std::min(first + each, count), alone, neighbours,
+        call.run_programs(worker, first, std::min(first + each, count), alone, beside,
                           execute_frame);
     };
     if (parallel_for) {
         parallel_for(groups, [&](std::int64_t i) {
             const WorkerLease worker;
             auto execute_frame = make();
-            Neighbours neighbours(program);
-            run_group(*worker, i, neighbours, execute_frame);
+            Neighbours own(program);
+            run_group(*worker, i, own, execute_frame);
         });
         return;
     }
@@ -382,10 +382,10 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     on_threads(threads, std::min<std::int64_t>(threads, groups), [&](std::int64_t) {
         const WorkerLease worker;
         auto execute_frame = make();
-        Neighbours neighbours(program);
+        Neighbours own(program);
         if (copies) shared.begin((*worker).private_memory, (*worker).private_arrays);
         for (std::int64_t i = next++; i < groups; i = next++)
-            run_group(*worker, i, neighbours, execute_frame);
+            run_group(*worker, i, own, execute_frame);
         if (copies) shared.end((*worker).private_arrays);
     });
 }

@@ -32,7 +32,8 @@ bool scans_rows(const Chain& chain) {
 
 }  // namespace
 
-Neighbours::Neighbours(const Program& program) : program_(program) {
+Neighbours::Neighbours(const Program& program)
+    : program_(program), varying_(program.initial_slots.size()) {
     std::size_t at = 0;
     for (std::size_t i = 0; i < program.code.size(); ++i) {
         const Instruction& instruction = program.code[i];
@@ -48,9 +49,9 @@ Neighbours::Neighbours(const Program& program) : program_(program) {
         } else if (const auto* op = std::get_if<ScalarOp>(&instruction)) {
             compute(*op);
         } else if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
-            if (varying_.contains(move->from)) varying_.insert(move->to);
+            if (varying_[move->from]) varying_[move->to] = true;
         } else if (const auto* query = std::get_if<ScalarQuery>(&instruction)) {
-            if (query->op == ir::Op::program_id) varying_.insert(query->out);
+            if (query->op == ir::Op::program_id) varying_[query->out] = true;
         } else if (!std::holds_alternative<SubView>(instruction) &&
                    !std::holds_alternative<Halt>(instruction)) {
             return;
@@ -74,9 +75,9 @@ Neighbours::Neighbours(const Program& program) : program_(program) {
 
 void Neighbours::compute(const ScalarOp& op) {
     const auto varying = std::count_if(op.in.begin(), op.in.begin() + op.num_inputs,
-                                       [&](std::uint32_t slot) { return varying_.contains(slot); });
+                                       [&](std::uint32_t slot) { return varying_[slot]; });
     if (varying == 0) return;
-    varying_.insert(op.out);
+    varying_[op.out] = true;
     const bool sum = op.op == ir::Op::add || op.op == ir::Op::sub;
     const bool linear = sum || (op.op == ir::Op::mul && varying == 1);
     linear_ = linear_ && linear && op.dtype == DType::i64;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <vector>
 
 #include "cpu/execute.h"
@@ -55,7 +54,7 @@ class Neighbours {
     bool scans_ = false;                 ///< down the rows
     bool down_ = false;                  ///< the next program's rows follow those of this one
     bool linear_ = true;
-    std::set<std::uint32_t> varying_;  ///< slots
+    std::vector<bool> varying_;  ///< by slot
     std::vector<Operand> operands_;
     std::vector<std::uint32_t> array_views_, slots_;
     std::vector<View> first_views_;

@@ -1,556 +1,31 @@
-// Writes the machine code of chains on small tiles, row by row without loops.
+// Replaces chains on small tiles, and the scalars between them, by machine code.
 #include "cpu/small_tiles.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
-#include "cpu/simd/run_compiler.h"
+#include "cpu/simd/executable_code.h"
 #include "cpu/simd/x86_encoder.h"
+#include "cpu/small_tile_code.h"
 #include "support/memo.h"
 
 namespace tilewright::cpu {
 namespace {
 
-using ir::Op;
 using x86::Encoder;
-using x86::Opcode;
 using enum x86::Gpr;
 
-constexpr std::int64_t kVectorLanes = 16;
-/// Vectors of a tile, and of all ops of a chain, that are worth code without loops.
-constexpr std::int64_t kMostVectors = 32, kMostSteps = 512;
-
-// `prefix` 2 is F3: scalars, and some conversions.
-constexpr Opcode kLoad{1, 0, 0x10}, kStore{1, 0, 0x11}, kMove{1, 0, 0x28}, kBroadcast{2, 1, 0x18},
-    kBroadcastWord{2, 1, 0x7C}, kSqrt{1, 0, 0x51}, kFma213{2, 1, 0xA8}, kToFloat{1, 0, 0x5B},
-    kZero{1, 1, 0xEF}, kBlend{2, 1, 0x65}, kCompareFloats{1, 0, 0xC2}, kCompareWords{3, 1, 0x1F},
-    kSigns{2, 2, 0x39}, kAddWords{1, 1, 0xFE}, kAdd{1, 0, 0x58}, kWidenBytes{2, 1, 0x31},
-    kNarrowWords{2, 2, 0x31}, kTest{2, 1, 0x27}, kSwapQuarters{3, 1, 0x23}, kSwapWords{3, 1, 0x04},
-    kLoadScalar{1, 2, 0x10}, kStoreScalar{1, 2, 0x11};
-constexpr int kZeros = 0x80;  ///< beside a mask: zeros in the lanes that it leaves out
-constexpr int kTail = 1;      ///< mask of the lanes of a row's last vector
-
-/// Values of 32 bits from zmm0 on, what steps need from here on; masks from k2 to k7.
-constexpr int kScratch = 26, kFirstMask = 2, kMasks = 8;
-
-std::optional<Opcode> arithmetic(Op op, DType dtype) {
-    const bool f32 = dtype == DType::f32;
-    if (!f32 && dtype != DType::i32) return std::nullopt;
-    switch (op) {
-        case Op::add:
-            return f32 ? kAdd : kAddWords;
-        case Op::sub:
-            return f32 ? Opcode{1, 0, 0x5C} : Opcode{1, 1, 0xFA};
-        case Op::mul:
-            return f32 ? Opcode{1, 0, 0x59} : Opcode{2, 1, 0x40};
-        case Op::div:
-            if (f32) return Opcode{1, 0, 0x5E};
-            return std::nullopt;
-        default:
-            return std::nullopt;
-    }
-}
-
-/// The predicate of a comparison; -1: none.
-int predicate(Op op, bool floats) {
-    switch (op) {
-        case Op::eq:
-            return 0;
-        case Op::ne:
-            return 4;
-        case Op::lt:
-            return floats ? 0x11 : 1;
-        case Op::le:
-            return floats ? 0x12 : 2;
-        case Op::ge:
-            return floats ? 0x1D : 5;
-        case Op::gt:
-            return floats ? 0x1E : 6;
-        default:
-            return -1;
-    }
-}
-
-bool is_word(DType dtype) {
-    return dtype == DType::f32 || dtype == DType::i32;
-}
-
-/// Vectors of 64 bytes among a program's constants.
-class Pool {
-  public:
-    explicit Pool(Program& program) : program_(program) {}
-
-    std::int32_t at(const std::array<std::int32_t, kVectorLanes>& words) {
-        const auto [found, inserted] = known_.try_emplace(words, 0);
-        if (inserted) {
-            std::vector<std::byte>& data = program_.constants;
-            const std::size_t start = (data.size() + 63) / 64 * 64;
-            data.resize(start + sizeof(words));
-            std::memcpy(data.data() + start, words.data(), sizeof(words));
-            found->second = static_cast<std::int32_t>(start);
-        }
-        return found->second;
-    }
-    std::int32_t splat(std::int32_t word) {
-        std::array<std::int32_t, kVectorLanes> words;
-        words.fill(word);
-        return at(words);
-    }
-
-  private:
-    Program& program_;
-    std::map<std::array<std::int32_t, kVectorLanes>, std::int32_t> known_;
-};
-
-/// Where code finds memory: rdi is the arena, rsi the slots, rdx the constants.
-struct Address {
-    x86::Gpr base = rdi;
-    std::int32_t offset = 0;
-};
-
-/// Writes the code of one chain, row by row without loops.
-class ChainCompiler {
-  public:
-    ChainCompiler(const Program& program, const Chain& chain, Pool& pool)
-        : program_(program), chain_(chain), pool_(pool), encoder_(true) {
-        vectors_ = ceil_div(chain.lanes, kVectorLanes);
-        tail_ = static_cast<int>(chain.lanes % kVectorLanes);
-        free_.resize(kScratch);
-        for (int i = 0; i < kScratch; ++i) free_[static_cast<std::size_t>(i)] = kScratch - 1 - i;
-        for (int mask = kMasks - 1; mask >= kFirstMask; --mask) free_masks_.push_back(mask);
-    }
-
-    std::optional<std::vector<std::uint8_t>> compile() {
-        if (!is_known()) return std::nullopt;
-        if (tail_ != 0) {
-            encoder_.fixed({0xB8});  // mov eax, lanes
-            encoder_.word((1 << tail_) - 1);
-            encoder_.fixed({0xC5, 0xF8, 0x92, 0xC0 | kTail << 3});  // kmovw
-        }
-        for (row_ = 0; row_ < chain_.rows; ++row_) {
-            for (op_ = 0; op_ < chain_.ops.size(); ++op_) {
-                if (!compile_op(chain_.ops[op_])) return std::nullopt;
-                drop_read();
-            }
-            for (auto& value : values_) give_back(value);
-        }
-        for (const auto& [at, registers] : sums_) {
-            for (std::int64_t v = 0; v < vectors_; ++v)
-                store_words(registers[static_cast<std::size_t>(v)],
-                            address(chain_.ops[at].out, 0, v), v);
-        }
-        if (failed_) return std::nullopt;
-        return encoder_.code();
-    }
-
-  private:
-    /// What an op has made of the row: words or masks, one register for each vector.
-    struct Value {
-        bool masks = false;
-        std::vector<int> registers;
-    };
-
-    bool is_known() const {
-        const std::int64_t count = chain_.rows * vectors_;
-        if (!chain_.fused.empty() || chain_.rows < 1 || chain_.lanes < 1 ||
-            chain_.lanes > chain_.width || count > kMostVectors ||
-            count * static_cast<std::int64_t>(chain_.ops.size()) > kMostSteps)
-            return false;
-        for (const StripOp& op : chain_.ops) {
-            if (op.stored_ref >= 0 || op.sum.home != Home::none || !has_address(op.out))
-                return false;
-            for (int k = 0; k < op.num_inputs; ++k) {
-                if (!has_address(op.in[static_cast<std::size_t>(k)])) return false;
-            }
-            // What an op writes is read row by row, or not here.
-            for (const StripOp& other : chain_.ops) {
-                for (int k = 0; k < other.num_inputs; ++k) {
-                    const StripSource& in = other.in[static_cast<std::size_t>(k)];
-                    // Temporaries are never in memory: readers need the registers of their maker.
-                    const bool same = in.home == Home::buffer && op.out.home == Home::buffer &&
-                                      in.index == op.out.index;
-                    if (same && (!op.makes_tile() || !same_places(in, op.out))) return false;
-                }
-            }
-        }
-        return true;
-    }
-    static bool same_places(const StripSource& a, const StripSource& b) {
-        return a.offset == b.offset && a.row_stride == b.row_stride &&
-               a.lane_stride == b.lane_stride && size_of(a.dtype) == size_of(b.dtype);
-    }
-    static bool has_address(const StripSource& source) {
-        return (source.home == Home::buffer || source.home == Home::strip ||
-                source.home == Home::slot || source.home == Home::constant) &&
-               (is_word(source.dtype) || source.dtype == DType::boolean);
-    }
-
-    Address address(const StripSource& source, std::int64_t row, std::int64_t vector) {
-        const std::int64_t lane = source.lane_stride == 0 ? 0 : vector * kVectorLanes;
-        std::int64_t at = (source.offset + row * source.row_stride + lane) * size_of(source.dtype);
-        Address result;
-        switch (source.home) {
-            case Home::buffer:
-                at += program_.buffers[source.index].offset;
-                break;
-            case Home::constant:
-                result.base = rdx;
-                at += source.index;
-                break;
-            case Home::slot:
-                result.base = rsi;
-                at += 8 * static_cast<std::int64_t>(source.index);
-                break;
-            default:
-                failed_ = true;  // strips live in registers
-        }
-        if (at > std::numeric_limits<std::int32_t>::max()) failed_ = true;
-        result.offset = static_cast<std::int32_t>(at);
-        return result;
-    }
-
-    // ---- Registers.
-
-    int take(std::vector<int>& free) {
-        if (free.empty()) {
-            failed_ = true;
-            return 0;
-        }
-        const int result = free.back();
-        free.pop_back();
-        return result;
-    }
-    Value new_value(bool masks) {
-        Value value{masks, {}};
-        for (std::int64_t v = 0; v < vectors_; ++v)
-            value.registers.push_back(take(masks ? free_masks_ : free_));
-        return value;
-    }
-    void give_back(Value& value) {
-        auto& free = value.masks ? free_masks_ : free_;
-        free.insert(free.end(), value.registers.begin(), value.registers.end());
-        value.registers.clear();
-    }
-    /// Gives back what no later op reads.
-    void drop_read() {
-        for (std::size_t made = 0; made <= op_ && made < values_.size(); ++made) {
-            if (values_[made].registers.empty()) continue;
-            bool read = false;
-            for (std::size_t later = op_ + 1; later < chain_.ops.size() && !read; ++later) {
-                const StripOp& op = chain_.ops[later];
-                read =
-                    std::any_of(op.in.begin(), op.in.begin() + op.num_inputs,
-                                [&](const StripSource& in) { return in == chain_.ops[made].out; });
-            }
-            if (!read) give_back(values_[made]);
-        }
-    }
-    /// The op of this row whose result `source` is; values_.size() if there is none.
-    std::size_t maker(const StripSource& source) const {
-        for (std::size_t made = op_; made-- > 0;) {
-            if (chain_.ops[made].out == source) return made;
-        }
-        return chain_.ops.size();
-    }
-
-    // ---- Operands.
-
-    /// The words of operand k, vector v: where they are, or loaded to a register of its own.
-    int words(const StripOp& op, std::size_t k, std::int64_t v) {
-        const StripSource& in = op.in[k];
-        if (!is_word(in.dtype)) failed_ = true;
-        const std::size_t made = maker(in);
-        if (made < chain_.ops.size()) return made_register(made, v, false);
-        const int to = kScratch + static_cast<int>(k);
-        const Address from = address(in, row_, v);
-        encoder_.vector_memory(in.lane_stride == 0 ? kBroadcast : kLoad, to, 0, from.base,
-                               from.offset);
-        return to;
-    }
-    int made_register(std::size_t made, std::int64_t v, bool masks) {
-        const Value& value = values_[made];
-        if (value.masks != masks || value.registers.empty()) {
-            failed_ = true;
-            return 0;
-        }
-        return value.registers[static_cast<std::size_t>(v)];
-    }
-    /// The mask of operand k, or one loaded to `to`.
-    int mask(const StripOp& op, std::size_t k, std::int64_t v, int to) {
-        const StripSource& in = op.in[k];
-        if (in.dtype != DType::boolean) failed_ = true;
-        const std::size_t made = maker(in);
-        if (made < chain_.ops.size()) return made_register(made, v, true);
-        const Address from = address(in, row_, v);
-        const int bytes = kScratch + 3;
-        if (in.lane_stride == 0) {
-            encoder_.load(rax, from.base, from.offset);
-            encoder_.fixed({0x0F, 0xB6, 0xC0});  // movzx eax, al
-            encoder_.vector(kBroadcastWord, bytes, 0, rax);
-        } else {
-            encoder_.vector_memory(kWidenBytes, bytes, 0, from.base, from.offset);
-        }
-        encoder_.vector(kTest, to, bytes, bytes);
-        return to;
-    }
-
-    // ---- Results.
-
-    bool is_tail(std::int64_t v) const { return tail_ != 0 && v + 1 == vectors_; }
-    void store_words(int from, Address to, std::int64_t v) {
-        encoder_.vector_memory(kStore, from, 0, to.base, to.offset, is_tail(v) ? kTail : 0);
-    }
-    void store_mask(int from, Address to, std::int64_t v) {
-        const int ones = kScratch + 3;
-        encoder_.vector_memory(kLoad, ones, 0, rdx, pool_.splat(1), from | kZeros);
-        encoder_.vector_memory(kNarrowWords, ones, 0, to.base, to.offset, is_tail(v) ? kTail : 0);
-    }
-    void keep(const StripOp& op, Value value) {
-        if (op.out.home != Home::strip) {
-            for (std::int64_t v = 0; v < vectors_; ++v) {
-                const int from = value.registers[static_cast<std::size_t>(v)];
-                const Address to = address(op.out, row_, v);
-                value.masks ? store_mask(from, to, v) : store_words(from, to, v);
-            }
-        }
-        values_.resize(chain_.ops.size());
-        values_[op_] = std::move(value);
-    }
-
-    // ---- Ops.
-
-    bool compile_op(const StripOp& op) {
-        if (failed_) return false;
-        if (op.super == Super::affine_select) return affine_select(op);
-        if (op.super != Super::none) return false;
-        const bool sums = op.reduction == ir::Reduction::sum && op.in[0].dtype == DType::f32 &&
-                          op.out.dtype == DType::f32;
-        switch (op.kind) {
-            case StripOp::Kind::map:
-                return map(op);
-            case StripOp::Kind::reduce_lanes:
-                return sums && sum_lanes(op);
-            case StripOp::Kind::reduce_rows:
-                return sums && op.in[0].lane_stride == 1 && op.out.lane_stride == 1 && sum_rows(op);
-            default:
-                return false;
-        }
-    }
-
-    bool map(const StripOp& op) {
-        const DType in = op.in[static_cast<std::size_t>(op.num_inputs) - 1].dtype;
-        const int compared = predicate(op.op, in == DType::f32);
-        const bool masks = op.out.dtype == DType::boolean;
-        const auto opcode = arithmetic(op.op, in);
-        const int logical = op.op == Op::bitwise_and   ? 0x41
-                            : op.op == Op::bitwise_or  ? 0x45
-                            : op.op == Op::bitwise_xor ? 0x47
-                                                       : 0;
-        const bool known =
-            masks ? (compared >= 0 && is_word(in)) || (logical != 0 && !is_word(in))
-                  : opcode || op.op == Op::select || is_root(op) || is_fma(op) || is_conversion(op);
-        if (!known || (op.op == Op::select && !is_word(in))) return false;
-        Value value = new_value(masks);
-        if (failed_) return false;
-        const int spare = masks || op.op == Op::select ? take(free_masks_) : 0;
-        const int other = logical != 0 && masks ? take(free_masks_) : 0;
-        if (failed_) return false;
-        for (std::int64_t v = 0; v < vectors_; ++v) {
-            const int to = value.registers[static_cast<std::size_t>(v)];
-            if (masks && compared >= 0) {
-                const int a = words(op, 0, v), b = words(op, 1, v);
-                encoder_.vector(in == DType::f32 ? kCompareFloats : kCompareWords, to, a, b);
-                encoder_.immediate(compared);
-            } else if (masks) {
-                const int a = mask(op, 0, v, spare), b = mask(op, 1, v, other);
-                encoder_.fixed({0xC5, 0x84 | (~a & 15) << 3, logical, 0xC0 | to << 3 | b});
-            } else if (op.op == Op::select) {
-                const int condition = mask(op, 0, v, spare);
-                const int yes = words(op, 1, v), no = words(op, 2, v);
-                encoder_.vector(kBlend, to, no, yes, condition);
-            } else if (is_root(op)) {
-                encoder_.vector(kSqrt, to, 0, words(op, 0, v));
-            } else if (is_conversion(op)) {
-                encoder_.vector(kToFloat, to, 0, words(op, 0, v));
-            } else if (is_fma(op)) {
-                const int a = words(op, 0, v), b = words(op, 1, v), c = words(op, 2, v);
-                encoder_.vector(kMove, to, 0, a);
-                encoder_.vector(kFma213, to, b, c);
-            } else {
-                const int a = words(op, 0, v), b = words(op, 1, v);
-                encoder_.vector(*opcode, to, a, b);
-            }
-        }
-        if (spare != 0) free_masks_.push_back(spare);
-        if (other != 0) free_masks_.push_back(other);
-        keep(op, std::move(value));
-        return !failed_;
-    }
-    static bool is_root(const StripOp& op) {
-        return op.op == Op::sqrt && op.in[0].dtype == DType::f32;
-    }
-    static bool is_fma(const StripOp& op) {
-        return op.op == Op::fma && op.in[0].dtype == DType::f32;
-    }
-    static bool is_conversion(const StripOp& op) {
-        return op.op == Op::cast && op.in[0].dtype == DType::i32 && op.out.dtype == DType::f32;
-    }
-
-    /// out = form >= 0 ? in[0] : value. Sums of few integers of 32 bits do not overflow 64, and
-    /// beyond 2^30 the tile's few elements do not change the sign.
-    bool affine_select(const StripOp& op) {
-        constexpr std::int64_t kMost = std::int64_t{1} << 30, kSteep = std::int64_t{1} << 20;
-        const Affine& form = op.affine;
-        if (op.in[0].dtype != DType::f32 || std::abs(form.row) > kSteep ||
-            std::abs(form.lane) > kSteep || std::abs(form.constant) > kMost)
-            return false;
-        encoder_.load_constant(rcx, static_cast<std::uint64_t>(form.constant));
-        for (const Affine::Term& term : form.terms) {
-            if (term.dtype != DType::i32 || std::abs(term.coefficient) > kSteep) return false;
-            encoder_.load_signed_32(rax, rsi, 8 * static_cast<std::int32_t>(term.slot));
-            encoder_.fixed({0x48, 0x69, 0xC0});  // imul rax, rax, coefficient
-            encoder_.word(static_cast<std::int32_t>(term.coefficient));
-            encoder_.fixed({0x48, 0x01, 0xC1});  // add rcx, rax
-        }
-        for (const bool above : {true, false}) {
-            encoder_.load_constant(r8, static_cast<std::uint64_t>(above ? kMost : -kMost));
-            encoder_.fixed({0x4C, 0x39, 0xC1});                       // cmp rcx, r8
-            encoder_.fixed({0x49, 0x0F, above ? 0x4F : 0x4C, 0xC8});  // cmovg or cmovl rcx, r8
-        }
-        const int base = kScratch + 4, sign = kScratch + 3, otherwise = kScratch + 2;
-        encoder_.vector(kBroadcastWord, base, 0, rcx);
-        const auto value = std::bit_cast<std::int32_t>(static_cast<float>(op.immediate[3]));
-        encoder_.vector_memory(kLoad, otherwise, 0, rdx, pool_.splat(value));
-        Value result = new_value(false);
-        const int negative = take(free_masks_);
-        if (failed_) return false;
-        for (std::int64_t v = 0; v < vectors_; ++v) {
-            std::array<std::int32_t, kVectorLanes> steps;
-            for (std::int64_t l = 0; l < kVectorLanes; ++l) {
-                steps[static_cast<std::size_t>(l)] =
-                    static_cast<std::int32_t>(form.row * row_ + form.lane * (v * kVectorLanes + l));
-            }
-            encoder_.vector_memory(kAddWords, sign, base, rdx, pool_.at(steps));
-            encoder_.vector(kSigns, negative, 0, sign);
-            encoder_.vector(kBlend, result.registers[static_cast<std::size_t>(v)], words(op, 0, v),
-                            otherwise, negative);
-        }
-        free_masks_.push_back(negative);
-        keep(op, std::move(result));
-        return !failed_;
-    }
-
-    /// In the order of the vector kernels: whole vectors in groups of four, then the halves.
-    bool sum_lanes(const StripOp& op) {
-        if (vectors_ > 4 || op.in[0].lane_stride == 0) return false;
-        const int sum = kScratch + 3, part = kScratch + 4;
-        const std::int64_t whole = chain_.lanes / kVectorLanes;
-        if (whole == 4) {
-            const int second = loaded(op, 1, part);
-            encoder_.vector(kAdd, sum, words(op, 0, 0), second);
-            const int third = loaded(op, 2, part);
-            encoder_.vector(kAdd, part, third, words(op, 0, 3));
-            encoder_.vector(kAdd, sum, sum, part);
-        } else {
-            // A sum begins with zero, which makes -0 one.
-            encoder_.vector(kZero, sum, sum, sum);
-            for (std::int64_t v = 0; v < whole; ++v)
-                encoder_.vector(kAdd, sum, sum, words(op, 0, v));
-            if (tail_ != 0) {
-                encoder_.vector(kMove, part, 0, words(op, 0, vectors_ - 1), kTail | kZeros);
-                encoder_.vector(kAdd, sum, sum, part);
-            }
-        }
-        // Each half of 128-bit quarters, then of words, comes to the front.
-        for (const int order : {0x4E, 0xB1}) {
-            encoder_.vector(kSwapQuarters, part, sum, sum);
-            encoder_.immediate(order);
-            encoder_.vector(kAdd, sum, sum, part);
-        }
-        for (const int order : {0x4E, 0xB1}) {
-            encoder_.vector(kSwapWords, part, 0, sum);
-            encoder_.immediate(order);
-            encoder_.vector(kAdd, sum, sum, part);
-        }
-        if (whole == 4) {
-            encoder_.vector(kZero, part, part, part);
-            encoder_.vector(kAdd, sum, sum, part);
-        }
-        const Address to = address(op.out, row_, 0);
-        encoder_.vector_memory(kStoreScalar, sum, 0, to.base, to.offset);
-        return !failed_;
-    }
-    int loaded(const StripOp& op, std::int64_t v, int to) {
-        encoder_.vector(kMove, to, 0, words(op, 0, v));
-        return to;
-    }
-
-    bool sum_rows(const StripOp& op) {
-        auto& sums = sums_[op_];
-        if (sums.empty()) sums = new_value(false).registers;
-        if (failed_) return false;
-        for (std::int64_t v = 0; v < vectors_; ++v) {
-            const int sum = sums[static_cast<std::size_t>(v)];
-            if (row_ == 0) encoder_.vector(kZero, sum, sum, sum);
-            encoder_.vector(kAdd, sum, sum, words(op, 0, v));
-        }
-        return !failed_;
-    }
-
-    const Program& program_;
-    const Chain& chain_;
-    Pool& pool_;
-    Encoder encoder_;
-    std::int64_t vectors_ = 1, row_ = 0;
-    int tail_ = 0;
-    std::size_t op_ = 0;
-    bool failed_ = false;
-    std::vector<int> free_, free_masks_;
-    std::vector<Value> values_;                     ///< of each op, in this row
-    std::map<std::size_t, std::vector<int>> sums_;  ///< over rows
-};
-
-/// f32 arithmetic as the kernels do it, and the casts of loop counters.
-std::optional<std::vector<std::uint8_t>> scalar_code(const ScalarOp& op) {
-    Encoder encoder(true);
-    const auto slot = [](std::uint32_t index) { return 8 * static_cast<std::int32_t>(index); };
-    if (op.op == Op::cast && op.dtype == DType::i64 &&
-        op.function == kernels().elementwise(Op::cast, DType::i64, DType::i32, false)) {
-        encoder.load(rax, rsi, slot(op.in[0]));
-        encoder.fixed({0x89, 0xC0});  // mov eax, eax
-        encoder.store(rsi, slot(op.out), rax);
-        return encoder.code();
-    }
-    if (op.op == Op::add && op.dtype == DType::i64) {
-        encoder.load(rax, rsi, slot(op.in[0]));
-        encoder.add(rax, rsi, slot(op.in[1]));
-        encoder.store(rsi, slot(op.out), rax);
-        return encoder.code();
-    }
-    auto opcode = op.op == Op::sqrt ? std::optional(kSqrt) : arithmetic(op.op, op.dtype);
-    if (!opcode || op.dtype != DType::f32) return std::nullopt;
-    opcode->prefix = 2;
-    encoder.vector_memory(kLoadScalar, 0, 0, rsi, slot(op.in[0]));
-    if (op.num_inputs > 1) encoder.vector_memory(kLoadScalar, 1, 0, rsi, slot(op.in[1]));
-    encoder.vector(*opcode, 0, 0, op.num_inputs > 1 ? 1 : 0);
-    encoder.fixed({0xC5, 0xF9, 0x7E, 0xC0});  // vmovd eax, xmm0
-    encoder.store(rsi, slot(op.out), rax);
-    return encoder.code();
-}
-
 std::optional<std::vector<std::uint8_t>> code_of(const Program& program,
-                                                 const Instruction& instruction, Pool& pool) {
+                                                 const Instruction& instruction,
+                                                 ConstantPool& pool) {
     if (const auto* chain = std::get_if<Chain>(&instruction))
-        return ChainCompiler(program, *chain, pool).compile();
+        return small_tile_code(program, *chain, pool);
     if (const auto* op = std::get_if<ScalarOp>(&instruction)) return scalar_code(*op);
     if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
         Encoder encoder(true);
@@ -563,16 +38,21 @@ std::optional<std::vector<std::uint8_t>> code_of(const Program& program,
 
 using Function = decltype(MachineCode::function);
 
-/// Equal code is kept once, until the process ends.
+/// Equal code is kept once, until the process ends: programs refer to it.
 Function executable(std::vector<std::uint8_t> code) {
     constexpr std::size_t kMost = 4096;
     static auto* const kKnown =
-        new Memo<std::string, Function>("machine code of small tiles", kMost);
+        new Memo<std::string, const ExecutableCode*>("machine code of small tiles", kMost);
     code.insert(code.end(), {0xC5, 0xF8, 0x77, 0xC3});  // vzeroupper, ret
     const std::string key(code.begin(), code.end());
-    if (const auto known = kKnown->find(key)) return *known;
-    if (kKnown->size() >= kMost) return nullptr;
-    return kKnown->put(key, reinterpret_cast<Function>(make_executable(code)));
+    const ExecutableCode* kept = kKnown->find(key).value_or(nullptr);
+    if (kept == nullptr) {
+        if (kKnown->size() >= kMost) return nullptr;
+        const auto* const made = new ExecutableCode(code);
+        kept = kKnown->put(key, made);
+        if (kept != made) delete made;  // another thread was first
+    }
+    return reinterpret_cast<Function>(kept->data());
 }
 
 void set_targets(Program& program, const std::vector<std::size_t>& moved) {
@@ -602,7 +82,7 @@ void compile_small_tiles(Program& program) {
     if (!wants_machine_code() || program.kernels->vector_bytes != kVectorBytes) return;
     const std::set<std::size_t> targets = targets_of(program);
     std::map<std::size_t, MachineCode> found;  // by the first instruction
-    Pool pool(program);
+    ConstantPool pool(program);
     for (std::size_t first = 0; first < program.code.size();) {
         std::vector<std::uint8_t> code;
         bool has_chain = false;

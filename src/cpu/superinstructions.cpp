@@ -215,6 +215,7 @@ class Selector {
             StripOp op = super(select, Super::affine_select, program_.kernels->super.affine_select,
                                {i == 0 ? select.in[1] : select.out});
             op.immediate[3] = *value;
+            op.in[1] = select.in[2];  // no operand of the kernel: for runs on ranges
             op.affine = std::move(forms[i]);
             if (i == 0) {
                 uses_.replace(chain.ops[at], std::move(op));

@@ -104,8 +104,16 @@ struct RandomTiles {
 TEST(MachineSmallTiles, RandomPrograms) {
     int compiled = 0;
     unsigned seed = 0;
-    for (const auto& [rows, lanes] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-             {16, 16}, {5, 7}, {1, 16}, {8, 1}, {3, 40}, {4, 60}, {2, 48}, {20, 20}}) {
+    for (const auto& [rows, lanes] : std::vector<std::pair<std::int64_t, std::int64_t>>{{16, 16},
+                                                                                        {5, 7},
+                                                                                        {1, 16},
+                                                                                        {8, 1},
+                                                                                        {3, 40},
+                                                                                        {4, 60},
+                                                                                        {2, 48},
+                                                                                        {20, 20},
+                                                                                        {6, 64},
+                                                                                        {32, 9}}) {
         for (int round = 0; round < 6; ++round) {
             RandomTiles tiles(++seed, rows, lanes);
             // In a loop, whose body stores nothing.

@@ -1,10 +1,7 @@
 // Compiles fused runs to machine code when a program with them is compiled.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
-#include <vector>
 
 #include "cpu/simd/fused.h"
 
@@ -16,11 +13,5 @@ namespace tilewright::cpu {
 /// 64-bit x86 with Linux, where the system does not let memory become code, and with
 /// TILEWRIGHT_JIT=0.
 void (*compile_run(std::span<const FusedShape> shapes, int vector_bytes))(const FusedCall& call);
-
-/// False with TILEWRIGHT_JIT=0, and on machines for which nothing is compiled.
-bool wants_machine_code();
-
-/// Code in memory of its own, which is never written again; nullptr where the system refuses.
-std::byte* make_executable(const std::vector<std::uint8_t>& code);
 
 }  // namespace tilewright::cpu

@@ -16,7 +16,8 @@ struct SortKeys {
     /// Of narrow elements, too, so that there are two kinds of keys.
     using Key = std::conditional_t<sizeof(Stored) == 8, std::uint64_t, std::uint32_t>;
     static constexpr int kWidth = 8 * sizeof(Stored);
-    static constexpr bool kFloat = magnitude != 0;
+    static constexpr bool kFloat = magnitude != 0, kSigned = is_signed;
+    static constexpr Key kMagnitude = static_cast<Key>(magnitude);
     static constexpr Key kSign = Key{1} << (kWidth - 1);
     static constexpr Key kLast = std::numeric_limits<Stored>::max();
 

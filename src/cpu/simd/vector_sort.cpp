@@ -8,6 +8,7 @@
 #include "cpu/simd/sort_keys.h"
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_sort-inl.h"
+#include "cpu/simd/vector_top_k-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -33,6 +34,8 @@ class LineSort {
         const auto bits = static_cast<int>(std::bit_width(n_ - 1));
         if constexpr (sizeof(Bits) == 8) {
             sort_halves();
+        } else if (count_ <= FirstFew::kMost && n_ >= FirstFew::kLeastLength && count_ <= n_ / 8) {
+            find_few();
         } else if (Keys::kWidth + bits <= 32) {
             sort_packed<std::uint32_t>(bits);
         } else {
@@ -88,6 +91,37 @@ class LineSort {
             line_.places[i] = static_cast<std::int32_t>(packed[i] & mask);
         }
         for (std::size_t i = 0; out != nullptr && i < count_; ++i) out[i] = in_[packed[i] & mask];
+    }
+
+    /// A handful of many.
+    void find_few() {
+        std::uint32_t* keys = work<std::uint32_t>(0);
+        write_keys(keys);
+        std::uint64_t* first = work<std::uint64_t>(1);
+        FirstFew::find(keys, n_, count_, first);
+        write(first, std::uint64_t{0xFFFFFFFF});
+    }
+    HWY_INLINE void write_keys(std::uint32_t* keys) const {
+        std::size_t i = 0;
+        if constexpr (sizeof(Bits) == 4) {
+            const hn::ScalableTag<std::uint32_t> d;
+            constexpr std::size_t kLanes = hn::MaxLanes(d);
+            const auto flip = hn::Set(d, flip_);
+            for (; i + kLanes <= n_; i += kLanes)
+                hn::StoreU(hn::Xor(keys_of(hn::LoadU(d, in_ + i)), flip), d, keys + i);
+        }
+        for (; i < n_; ++i) keys[i] = static_cast<std::uint32_t>(key(i));
+    }
+    /// Keys::key on vectors.
+    template <class V>
+    static HWY_INLINE V keys_of(V x) {
+        const hn::DFromV<V> d;
+        const V sign = hn::Set(d, Keys::kSign);
+        if constexpr (!Keys::kFloat) return Keys::kSigned ? hn::Xor(x, sign) : x;
+        const V size = hn::AndNot(sign, x);
+        const V ordered = hn::IfThenElse(hn::Eq(size, x), hn::Or(x, sign), hn::Sub(sign, size));
+        const auto is_nan = hn::Gt(size, hn::Set(d, Keys::kMagnitude));
+        return hn::IfThenElse(is_nan, hn::Set(d, Keys::kLast), ordered);
     }
 
     /// Few of many: of what follows only elements that come before the last of those found so far

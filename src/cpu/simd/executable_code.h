@@ -1,0 +1,29 @@
+// Machine code in memory that may be executed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tilewright::cpu {
+
+/// Code in memory of its own, which is never written again and is unmapped with this object.
+class ExecutableCode {
+  public:
+    explicit ExecutableCode(const std::vector<std::uint8_t>& code);
+    ~ExecutableCode();
+    ExecutableCode(const ExecutableCode&) = delete;
+    ExecutableCode& operator=(const ExecutableCode&) = delete;
+
+    /// nullptr where the system refuses.
+    std::byte* data() const { return data_; }
+
+  private:
+    std::byte* data_ = nullptr;
+    std::size_t size_;
+};
+
+/// False with TILEWRIGHT_JIT=0, and on machines for which nothing is compiled.
+bool wants_machine_code();
+
+}  // namespace tilewright::cpu

@@ -1,0 +1,41 @@
+// The x86-64 vector instructions that code for runs and for small tiles is made of.
+#pragma once
+
+#include <optional>
+
+#include "cpu/simd/x86_encoder.h"
+#include "ir/op.h"
+#include "tilewright/dtype.h"
+
+namespace tilewright::cpu::x86 {
+
+inline constexpr Opcode kLoad{1, 0, 0x10}, kStore{1, 0, 0x11}, kStream{1, 0, 0x2B},
+    kMove{1, 0, 0x28}, kBroadcast{2, 1, 0x18}, kAdd{1, 0, 0x58}, kSqrt{1, 0, 0x51},
+    kFma213{2, 1, 0xA8}, kFma231{2, 1, 0xB8}, kFma132{2, 1, 0x98}, kCompareFloats{1, 0, 0xC2};
+
+/// An instruction on two vectors of f32 or i32. Minima and maxima of floats are the second operand
+/// where one is NaN.
+inline std::optional<Opcode> arithmetic_opcode(ir::Op op, DType dtype) {
+    using ir::Op;
+    const bool f32 = dtype == DType::f32;
+    if (!f32 && dtype != DType::i32) return std::nullopt;
+    switch (op) {
+        case Op::add:
+            return f32 ? kAdd : Opcode{1, 1, 0xFE};
+        case Op::sub:
+            return f32 ? Opcode{1, 0, 0x5C} : Opcode{1, 1, 0xFA};
+        case Op::mul:
+            return f32 ? Opcode{1, 0, 0x59} : Opcode{2, 1, 0x40};
+        case Op::min:
+            return f32 ? Opcode{1, 0, 0x5D} : Opcode{2, 1, 0x39};
+        case Op::max:
+            return f32 ? Opcode{1, 0, 0x5F} : Opcode{2, 1, 0x3D};
+        case Op::div:
+            if (f32) return Opcode{1, 0, 0x5E};
+            return std::nullopt;
+        default:
+            return std::nullopt;
+    }
+}
+
+}  // namespace tilewright::cpu::x86
