@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "cuda/codegen/dot_plan.h"
-#include "cuda/codegen/emitter.h"
 #include "cuda/codegen/layout.h"
+#include "cuda/codegen/lower_kernel.h"
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/print_cuda.h"
@@ -199,7 +199,7 @@ std::string largest_buffer(const schedule::Program& program) {
 }
 
 /// The kernel with the most stages that fit, after the passes up to a level.
-Emitted emitted_to(schedule::Level up_to, const ir::Function& kernel, const Target& target) {
+LoweredKernel lowered_to(schedule::Level up_to, const ir::Function& kernel, const Target& target) {
     const int warps = choose_warps(kernel);
     if (kernel.hints.num_warps > 0 && kernel.hints.num_warps != warps) {
         debug_log("cuda", "{}: num_warps {} is rounded down to {}", kernel.name,
@@ -208,43 +208,43 @@ Emitted emitted_to(schedule::Level up_to, const ir::Function& kernel, const Targ
     schedule::Program unplaced;
     const auto placed = [&](int stages, bool workspace) {
         const KernelFacts facts(kernel, target, warps, stages);
-        Emitted emitted = Emitter(facts, Plan(facts), target, workspace).run();
-        if (up_to < schedule::Level::placed) unplaced = emitted.program;
-        schedule::place_shared(emitted.program);
-        return emitted;
+        LoweredKernel lowered = lower_kernel(facts, Plan(facts), target, workspace);
+        if (up_to < schedule::Level::placed) unplaced = lowered.program;
+        schedule::place_shared(lowered.program);
+        return lowered;
     };
-    const auto fits = [&](const Emitted& emitted) {
-        return emitted.program.shared_bytes <= target.shared_bytes;
+    const auto fits = [&](const LoweredKernel& lowered) {
+        return lowered.program.shared_bytes <= target.shared_bytes;
     };
     const int asked = kernel.hints.num_stages;
-    Emitted emitted = placed(asked, false);
+    LoweredKernel lowered = placed(asked, false);
     // Two stages take the least memory that still overlaps; one is better than global scratch.
     int fewest = asked;
-    for (int stages = 2; stages > 0 && asked == 0 && !fits(emitted); --stages) {
+    for (int stages = 2; stages > 0 && asked == 0 && !fits(lowered); --stages) {
         fewest = stages;
-        emitted = placed(stages, false);
+        lowered = placed(stages, false);
     }
-    if (!fits(emitted)) emitted = placed(fewest, true);
-    if (!fits(emitted)) {
+    if (!fits(lowered)) lowered = placed(fewest, true);
+    if (!fits(lowered)) {
         const bool stages_help = asked > 1 && fits(placed(1, true));
         user_error(kernel.name,
                    "expected at most {} bytes of shared memory on {} but the kernel's tiles take "
                    "{}, the largest {}; {} would fit{}",
-                   target.shared_bytes, target.arch, emitted.program.shared_bytes,
-                   largest_buffer(emitted.program),
+                   target.shared_bytes, target.arch, lowered.program.shared_bytes,
+                   largest_buffer(lowered.program),
                    stages_help ? "fewer stages or smaller tiles" : "smaller tiles",
                    has_sorts(kernel)
                        ? "; what is sorted has to fit whole: sort longer lines by the "
                          "framework's sort before the kernel"
                        : "");
     }
-    if (up_to < schedule::Level::placed) emitted.program = std::move(unplaced);
-    schedule::check(emitted.program);
+    if (up_to < schedule::Level::placed) lowered.program = std::move(unplaced);
+    schedule::check(lowered.program);
     if (up_to >= schedule::Level::synchronised) {
-        schedule::insert_barriers(emitted.program);
-        schedule::check(emitted.program);
+        schedule::insert_barriers(lowered.program);
+        schedule::check(lowered.program);
     }
-    return emitted;
+    return lowered;
 }
 
 }  // namespace
@@ -278,10 +278,10 @@ ir::Function prepare(ir::Function kernel) {
 }
 
 Generated generate(const ir::Function& kernel, const Target& target) {
-    Emitted emitted = emitted_to(schedule::Level::synchronised, kernel, target);
-    Generated& generated = emitted.generated;
-    generated.shared_bytes = static_cast<int>(emitted.program.shared_bytes);
-    generated.largest = largest_buffer(emitted.program);
+    LoweredKernel lowered = lowered_to(schedule::Level::synchronised, kernel, target);
+    Generated& generated = lowered.generated;
+    generated.shared_bytes = static_cast<int>(lowered.program.shared_bytes);
+    generated.largest = largest_buffer(lowered.program);
     generated.source = fmt::format(
         R"(// Generated from @{} for {}: {} warps, {} bytes of shared memory.
 #include "cuda/device/ptx/matrix_move.cuh"
@@ -295,16 +295,16 @@ extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 {}}}
 )",
-        kernel.name, target.arch, emitted.program.warps(), generated.shared_bytes,
-        schedule::print_includes(emitted.program), schedule::print_functions(emitted.program),
-        generated.threads, emitted.launch_bounds, generated.name, emitted.parameters,
-        schedule::print_statements(emitted.program));
+        kernel.name, target.arch, lowered.program.warps(), generated.shared_bytes,
+        schedule::print_includes(lowered.program), schedule::print_functions(lowered.program),
+        generated.threads, lowered.launch_bounds, generated.name, lowered.parameters,
+        schedule::print_statements(lowered.program));
     return std::move(generated);
 }
 
 schedule::Program scheduled_text(const ir::Function& kernel, const Target& target,
                                  schedule::Level up_to) {
-    return emitted_to(up_to, kernel, target).program;
+    return lowered_to(up_to, kernel, target).program;
 }
 
 CompileRequest compile_request(const Generated& generated, const std::string& arch) {

@@ -1,4 +1,4 @@
-// What the passes of code generation and the emitter ask about a kernel.
+// What the passes of code generation and lowering ask about a kernel.
 #include "cuda/codegen/kernel_facts.h"
 
 #include <algorithm>

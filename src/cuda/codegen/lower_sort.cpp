@@ -2,24 +2,27 @@
 #include <algorithm>
 #include <bit>
 
-#include "cuda/codegen/emitter.h"
+#include "cuda/codegen/lower_lanes.h"
+#include "cuda/codegen/lower_values.h"
 
 namespace tilewright::cuda {
 
+using ir::Instruction;
 using ir::Op;
+using ir::Value;
 
 /// Lines lie one after the other, each filled up to a power of two. sort and argsort of one tile
 /// are done at once where the block has both.
-void Emitter::sort(const Instruction& made) {
-    if (find(made.result()) != nullptr) return;  // with the other one
+void lower_sort(Lowering& cx, const Instruction& made) {
+    if (cx.find(made.result()) != nullptr) return;  // with the other one
     const auto& how = made.get<ir::SortAttributes>();
     const Value source = made.operands[0];
-    const DType dtype = type(source).dtype;
-    const ir::Shape& shape = type(source).shape;
+    const DType dtype = cx.type(source).dtype;
+    const ir::Shape& shape = cx.type(source).shape;
     const auto a = static_cast<std::size_t>(how.axis);
     std::vector<const Instruction*> wanted;
     bool with_places = is_float(dtype);  // which tell zeros apart
-    for (const Instruction& each : block_->body) {
+    for (const Instruction& each : cx.block->body) {
         const bool same = (each.op == Op::sort || each.op == Op::argsort) &&
                           each.operands[0] == source && each.get<ir::SortAttributes>() == how;
         if (!same) continue;
@@ -42,61 +45,61 @@ void Emitter::sort(const Instruction& made) {
         for (int axis = 0; axis < shape.rank(); ++axis) {
             if (axis == how.axis) continue;
             line_text = fmt::format("({}) * {} + {}", line_text, cover(shape[axis]).size(),
-                                    coordinate(layout, axis, at[axis]));
+                                    cx.coordinate(layout, axis, at[axis]));
         }
         return fmt::format("sorting::slot<{}>(({}) * {} + {})", word, line_text, length,
-                           coordinate(layout, how.axis, at[a]));
+                           cx.coordinate(layout, how.axis, at[a]));
     };
-    const Held* known = find(source);
-    const Layout from = known != nullptr ? known->layout : home(source);
-    const Names elements = get(source, from);
+    const Held* known = cx.find(source);
+    const Layout from = known != nullptr ? known->layout : cx.home(source);
+    const Names elements = elements_of(cx, source, from);
     constexpr std::int64_t kLeast = 32;  // slots of fewer words may lie anywhere among so many
-    const int id = buffer((total + kLeast - 1) / kLeast * kLeast * bytes);
-    const std::string base = fresh("words");
-    access_shared("writes", {id});
-    line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, word, buffer_name(id));
+    const int id = cx.buffer((total + kLeast - 1) / kLeast * kLeast * bytes);
+    const std::string base = cx.fresh("words");
+    cx.access_shared("writes", {id});
+    cx.line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, word, buffer_name(id));
     if (static_cast<std::int64_t>(held) != length) {
-        line(
+        cx.line(
             "for (int i = threadIdx.x; i < {}; i += {}) {}[sorting::slot<{}>(i)] = "
             "sorting::last_word<{}>();",
-            total, 32 * warps_, base, word, word);
-        append(schedule::Op::barrier);
-        access_shared("writes", {id});
+            total, 32 * cx.warps, base, word, word);
+        cx.append(schedule::Op::barrier);
+        cx.access_shared("writes", {id});
     }
     const std::string own = owner(from);
     for (int r = 0; r < from.registers(); ++r) {
         const std::string inside =
             from.has_phantoms(how.axis)
                 ? fmt::format("{} < {}",
-                              coordinate(from, how.axis, from.register_coordinates(r)[a]),
+                              cx.coordinate(from, how.axis, from.register_coordinates(r)[a]),
                               shape[how.axis])
                 : "";
         const std::string text =
             fmt::format("sorting::word_of<{}, {}>({}, {})", word, how.descending, elements[r],
-                        coordinate(from, how.axis, from.register_coordinates(r)[a]));
-        line(
+                        cx.coordinate(from, how.axis, from.register_coordinates(r)[a]));
+        cx.line(
             "{}{}[{}] = {};", own.empty() ? "" : fmt::format("if ({}) ", own), base, index(from, r),
             inside.empty() ? text
                            : fmt::format("{} ? {} : sorting::last_word<{}>()", inside, text, word));
     }
-    access_shared("reads", {id});
+    cx.access_shared("reads", {id});
     const auto kept = static_cast<std::int64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(how.count, 8))));
-    line("sorting::{}<{}, {}, {}, {}>({});", kept < length ? "keep_first" : "sort_runs",
-         std::min(kept, length), length, total, 32 * warps_, base);
+    cx.line("sorting::{}<{}, {}, {}, {}>({});", kept < length ? "keep_first" : "sort_runs",
+            std::min(kept, length), length, total, 32 * cx.warps, base);
     for (const Instruction* each : wanted) {
         const Value result = each->result();
-        const Layout to = home(result);
+        const Layout to = cx.home(result);
         const Names names = numbered(fmt::format("v{}", result.id), to.registers());
-        const std::string value_type = register_type(type(result).dtype);
+        const std::string value_type = register_type(cx.type(result).dtype);
         for (int r = 0; r < to.registers(); ++r) {
             const std::string at = fmt::format("{}[{}]", base, index(to, r));
-            line("const {} {} = {};", value_type, names[r],
-                 each->op == Op::argsort ? fmt::format("sorting::place_of<{}>({})", word, at)
-                                         : fmt::format("sorting::element_of<{}, {}>({})",
-                                                       value_type, how.descending, at));
+            cx.line("const {} {} = {};", value_type, names[r],
+                    each->op == Op::argsort ? fmt::format("sorting::place_of<{}>({})", word, at)
+                                            : fmt::format("sorting::element_of<{}, {}>({})",
+                                                          value_type, how.descending, at));
         }
-        hold(result, to, names);
+        cx.hold(result, to, names);
     }
 }
 

@@ -1,0 +1,148 @@
+// Parameters, scratch and positions around the body of a kernel.
+#include "cuda/codegen/lower_kernel.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "cuda/codegen/lower_memory.h"
+#include "cuda/codegen/lower_operations.h"
+#include "cuda/codegen/notes.h"
+#include "support/integer.h"
+
+namespace tilewright::cuda {
+namespace {
+
+using ir::Value;
+
+void program_ids(Lowering& cx) {
+    const int axes = static_cast<int>(cx.function.grid.size());
+    std::vector<std::string> extents;
+    for (int axis = 0; axis < axes; ++axis) {
+        const std::int64_t extent = cx.function.grid[axis];
+        extents.push_back(extent == ir::kDynamic ? fmt::format("grid{}", axis)
+                                                 : fmt::format("{}", extent));
+    }
+    if (axes == 0) return;
+    cx.line("u32 program = {}{};", cx.workspace ? "first_program + " : "",
+            cx.plan.launch.last_first ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
+    for (int axis = axes - 1; axis >= 0; --axis) {
+        const std::string& extent = extents[axis];
+        if (axis == 0) {
+            cx.line("const i64 program0 = program;");
+        } else {
+            cx.line("const i64 program{} = program % static_cast<u32>({});", axis, extent);
+            cx.line("program /= static_cast<u32>({});", extent);
+        }
+    }
+}
+
+/// Places the scratch Refs, in the buffers `scratch` or in the workspace; returns the bytes of
+/// the latter.
+std::int64_t place_scratch(Lowering& cx, std::vector<int>& scratch) {
+    constexpr std::int64_t kAlignment = 128;
+    std::int64_t total = 0;
+    std::vector<std::pair<Value, std::int64_t>> in_workspace;  // offsets
+    for (Value parameter : cx.function.parameters()) {
+        if (!cx.function.is_ref(parameter) ||
+            cx.function.ref_type(parameter).space != ir::Space::scratch)
+            continue;
+        const ir::RefType& ref = cx.function.ref_type(parameter);
+        std::int64_t bytes = size_of(ref.dtype);
+        for (std::int64_t extent : ref.extents) bytes *= extent;
+        if (cx.workspace) {
+            in_workspace.emplace_back(parameter, total);
+            total += ceil_div(bytes, kAlignment) * kAlignment;
+            continue;
+        }
+        const int id = cx.buffer(std::max<std::int64_t>(bytes, 1));
+        cx.line("{0}* const {1}_data = reinterpret_cast<{0}*>(memory + {2});",
+                storage_type(ref.dtype), ref_name(cx, parameter), buffer_name(id));
+        cx.touch(id);
+        scratch.push_back(id);
+    }
+    for (const auto& [parameter, offset] : in_workspace) {
+        cx.line(
+            "{0}* const {1}_data = reinterpret_cast<{0}*>(workspace + blockIdx.x * {2}ull + {3});",
+            storage_type(cx.function.ref_type(parameter).dtype), ref_name(cx, parameter), total,
+            offset);
+    }
+    return total;
+}
+
+/// At the beginning of the program.
+void declare_positions(Lowering& cx) {
+    std::vector<schedule::Instruction> made;
+    for (const Position& one : cx.positions.all()) {
+        schedule::Instruction& position =
+            made.emplace_back(schedule::make(schedule::Op::position, {}));
+        position.with_symbol("called", one.name);
+        if (one.is_address) position.flag("address");
+        position.with_text("text", one.text);
+    }
+    cx.program.body.body.insert(cx.program.body.body.begin(), std::make_move_iterator(made.begin()),
+                                std::make_move_iterator(made.end()));
+}
+
+}  // namespace
+
+LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Target& target,
+                           bool workspace) {
+    Lowering cx(facts, plan, target, workspace);
+    LoweredKernel lowered;
+    Generated& generated = lowered.generated;
+    std::string scalar_parameters;
+    for (Value parameter : cx.function.parameters()) {
+        schedule::Parameter& made = cx.program.parameters.emplace_back();
+        made.name = ref_name(cx, parameter);
+        if (cx.function.is_ref(parameter)) {
+            const ir::RefType& ref = cx.function.ref_type(parameter);
+            made.is_ref = true;
+            made.dtype = ref.dtype;
+            made.extents = ref.extents;
+            made.vectors = cx.facts.has_vectors(parameter);
+            if (ref.space == ir::Space::scratch) continue;
+            lowered.parameters += fmt::format(", const __grid_constant__ Array<{}, {}> {}",
+                                              storage_type(ref.dtype), ref.rank(), made.name);
+            ++generated.num_refs;
+        } else {
+            const std::string name = fmt::format("v{}", parameter.id);
+            const DType dtype = cx.type(parameter).dtype;
+            made.dtype = dtype;
+            made.value = cx.program.add({false, cx.type(parameter), {}}, name);
+            scalar_parameters += fmt::format(", const u64 bits{}", parameter.id);
+            cx.line("const {} {} = ops::cast<{}>({});", register_type(dtype), name,
+                    storage_type(dtype),
+                    is_float(dtype) ? fmt::format("__longlong_as_double(bits{})", parameter.id)
+                                    : fmt::format("bits{}", parameter.id));
+            cx.hold(parameter, cx.scalar_layout(), {name});
+            ++generated.num_scalars;
+        }
+    }
+    lowered.parameters += scalar_parameters;
+    for (std::size_t axis = 0; axis < cx.function.grid.size(); ++axis) {
+        lowered.parameters += fmt::format(", const i64 grid{}", axis);
+    }
+    if (cx.workspace) lowered.parameters += ", const u64 workspace, const u32 first_program";
+    lowered.parameters.erase(0, 2);
+    std::vector<int> scratch;
+    generated.workspace_bytes = place_scratch(cx, scratch);
+    program_ids(cx);
+    lower_block(cx, cx.function.body);
+    cx.begin_operation("yield");
+    for (int id : scratch) cx.touch(id);  // lives to the end
+    declare_positions(cx);
+
+    generated.notes = notes_of(cx.facts, cx.plan, cx.workspace);
+    generated.num_axes = static_cast<int>(cx.function.grid.size());
+    generated.threads = 32 * cx.warps;
+    generated.name = "kernel_";
+    for (char c : cx.function.name)
+        generated.name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+    if (cx.plan.launch.blocks > 0) {
+        lowered.launch_bounds = fmt::format(", {}", cx.plan.launch.blocks);
+    }
+    lowered.program = std::move(cx.program);
+    return lowered;
+}
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,20 @@
+// A kernel as a program of text.
+#pragma once
+
+#include "cuda/codegen/lowering.h"
+
+namespace tilewright::cuda {
+
+/// The program, and what stands around it.
+struct LoweredKernel {
+    schedule::Program program;
+    Generated generated;  ///< without source and shared memory
+    std::string launch_bounds, parameters;
+};
+
+/// At level `split`: without places of buffers and without barriers. `workspace`: scratch is in
+/// global memory.
+LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Target& target,
+                           bool workspace);
+
+}  // namespace tilewright::cuda

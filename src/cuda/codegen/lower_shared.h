@@ -1,0 +1,29 @@
+// Tiles through shared memory.
+#pragma once
+
+#include "cuda/codegen/lowering.h"
+
+namespace tilewright::cuda {
+
+/// The place of the elements of a tile in shared memory: in rows with a pitch, or row-major in a
+/// tile of `extents`, from `starts` on in steps of `steps`.
+struct TilePlace {
+    std::int64_t pitch = 0;
+    std::vector<std::int64_t> extents, starts = {}, steps = {};
+    int vector = 1;        ///< contiguous registers
+    bool guarded = false;  ///< phantoms have no element
+};
+/// The elements of tiles in another layout.
+Held through_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlace& written,
+                    const Layout& to, const TilePlace& read, std::int64_t elements, DType dtype);
+/// Contiguous registers along the last axis that are accessed at once.
+int vector_in_rows(const Layout& layout, std::int64_t pitch, int bytes);
+/// A tile for operands of dots, with space for `copies` of it.
+SharedTile shared_tile(Lowering& cx, const ir::Shape& shape, DType dtype, bool swizzle,
+                       int copies = 1);
+SharedTile shared_copy(Lowering& cx, ir::Value value, DType dtype, bool swizzle);
+void lower_reshape(Lowering& cx, const ir::Instruction& made);
+void lower_slice(Lowering& cx, const ir::Instruction& made);
+void lower_concatenate(Lowering& cx, const ir::Instruction& made);
+
+}  // namespace tilewright::cuda

@@ -1,0 +1,152 @@
+// What is known while a kernel becomes a program of text: which value has which layout and which
+// names, and where statements go.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cuda/codegen/element_text.h"
+#include "cuda/codegen/generate.h"
+#include "cuda/codegen/kernel_facts.h"
+#include "cuda/codegen/layout.h"
+#include "cuda/codegen/plan.h"
+#include "cuda/codegen/positions.h"
+#include "cuda/schedule/program.h"
+
+namespace tilewright::cuda {
+
+/// A tile in registers: the text of each register's element.
+struct Held {
+    Layout layout;
+    Names names;
+    schedule::Value value = {};  ///< of the program; none where only statements as text name it
+};
+
+/// A tile in shared memory, in rows along the last axis, swizzled in groups of `group` bytes.
+struct SharedTile {
+    std::string offset;  ///< text of the byte offset in shared memory
+    int buffer = -1;
+    ir::Shape shape;
+    DType dtype = DType::f32;
+    std::int64_t row_bytes = 0;
+    std::int64_t group = 16;
+
+    std::int64_t rows() const;
+};
+
+/// Values known in a block and in those inside of it.
+struct Scope {
+    std::map<ir::Value, std::vector<Held>> held;
+    std::map<ir::Value, SharedTile> shared;
+    std::map<std::string, Names> fragments;  ///< operand words by key
+};
+
+/// A load that the loop being lowered issues an iteration ahead.
+struct Prefetched {
+    const ir::Instruction* loop = nullptr;
+    bool packed = false;  ///< in words of 16 bytes; else element by element
+    Names next, now;      ///< of the next iteration and of this one
+};
+
+/// What each warp has reduced and written to shared memory.
+struct WarpParts {
+    const ir::Instruction* reduce;
+    Layout layout;
+    Names sums, offsets;        ///< per register: a variable, and its offset
+    int values, indices;        ///< buffers; -1: none
+    std::int64_t copies, size;  ///< of elements
+};
+
+/// The context of the functions lower_*: what they read, and what they have written so far. All
+/// decisions that the tile IR allows are in the plan.
+struct Lowering {
+    /// `in_workspace`: scratch is in global memory.
+    Lowering(const KernelFacts& kernel_facts, const Plan& kernel_plan, const Target& kernel_target,
+             bool in_workspace);
+
+    const ir::Function& function;
+    const Target& target;
+    const KernelFacts& facts;
+    const Plan& plan;
+    int warps = 4;
+    bool workspace = false;
+
+    // ---- Statements.
+
+    schedule::Program program;
+    std::vector<schedule::Block*> blocks;  ///< being written, outermost first
+    Positions positions;
+    std::string buffers_for = "scratch";  ///< the use of buffers that are added now
+    int counter = 0;
+
+    schedule::Instruction& append(schedule::Op op);
+    template <typename... Args>
+    void line(fmt::format_string<Args...> format, Args&&... args) {
+        append(schedule::Op::raw)
+            .with_text("text", fmt::format(format, std::forward<Args>(args)...));
+    }
+    /// "head {" and a scope of names; loops and branches run it any number of times.
+    void open(const std::string& head, schedule::Op op = schedule::Op::scope);
+    void open_else();
+    void close();
+    void begin_operation(std::string_view name);
+    std::string fresh(const char* prefix) { return fmt::format("{}{}", prefix, counter++); }
+
+    // ---- Values.
+
+    std::vector<Scope> scopes;
+    std::map<ir::Value, Names> packed;  ///< words of loads whose elements are unpacked at their use
+    std::set<ir::Value> forgotten;      ///< computed again at their use
+    std::map<ir::Value, Prefetched> prefetched;
+    const ir::Block* block = nullptr;           ///< being lowered
+    std::vector<WarpParts> unread;              ///< of that block
+    std::set<const ir::Instruction*> streamed;  ///< loads that the loop being lowered copies
+
+    const ir::Type& type(ir::Value value) const { return facts.type(value); }
+    Layout home(ir::Value value) const { return home_of(facts, plan.layouts, value); }
+    Layout scalar_layout() const { return Layout(ir::Shape(), warps); }
+    /// Elements held in some layout, or none.
+    const Held* find(ir::Value value) const;
+    const Held* find(ir::Value value, const Layout& layout) const;
+    void hold(ir::Value value, Held held);
+    void hold(ir::Value value, Layout layout, Names names) {
+        hold(value, Held{std::move(layout), std::move(names)});
+    }
+    /// The program's value of a tile in registers.
+    schedule::Value value_of(const Held& held, DType dtype);
+    /// The result of an operation that has just been appended.
+    Held result_of(schedule::Instruction& made, std::string name, const Layout& layout,
+                   DType dtype);
+    /// Coordinate of a thread along an axis, and of one of its registers.
+    std::string thread_coordinate(const Layout& layout, int axis) {
+        return positions.thread(layout, axis);
+    }
+    std::string coordinate(const Layout& layout, int axis, std::int64_t register_part) {
+        return positions.of(layout, axis, register_part);
+    }
+
+    // ---- Memory.
+
+    /// A buffer of so many bytes in shared memory.
+    int buffer(std::int64_t bytes);
+    /// The text that follows accesses buffers: "reads", "writes", "copies" (asynchronously) or
+    /// "uses".
+    void access_shared(const char* how, std::initializer_list<int> ids);
+    void access_global(ir::Value ref, bool write);
+    /// Copies under way are waited for here, up to the last `pending` groups.
+    void settle_copies(int pending = 0);
+    /// A buffer is in use, without another access.
+    void touch(int id) { access_shared("uses", {id}); }
+};
+
+std::string buffer_name(int id);
+
+}  // namespace tilewright::cuda
