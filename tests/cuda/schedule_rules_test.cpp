@@ -33,40 +33,38 @@ TEST(ScheduleRules, OfProductsAreCheckedInProgramsThatBreakThem) {
         {"V14", Level::synchronised, "group_sync", "commit_stores"},
         {"V15", Level::synchronised, "role of @producer {", "role of @producer {\n    group_sync"},
     };
-    for (const Breach& breach : breaches) {
-        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
-        const Program program = program_of(kMatmul, breach.level);
-        ASSERT_EQ(broken_rule(program), std::nullopt);
-        std::string text = print(program);
-        if (std::string(breach.rule) == "V10") {
+    const auto change = [](const Breach& breach, std::string& text) {
+        const std::string rule = breach.rule;
+        const auto first_count = [&] {
+            const std::size_t first = text.find(" = count"), begin = text.rfind('%', first);
+            return text.substr(begin, first - begin);
+        };
+        if (rule == "V7") {
+            // The count that the loop carries is replaced by the first one inside.
+            const std::string count = first_count();
+            const std::size_t at = text.find("acquire %") + 8;
+            text.replace(at, text.find(' ', at) - at, count);
+            return;
+        }
+        if (rule == "V9") {
+            // The consumer starts from the producer's count.
+            const std::string count = first_count();
+            const std::size_t consumer = text.find("role of @consumer");
+            const std::size_t programs = text.find("programs %", consumer);
+            const std::size_t second = text.find(", %", programs);
+            text.replace(second + 2, text.find(' ', second + 2) - second - 2, count);
+            return;
+        }
+        if (rule == "V10") {
             // With two slots, the wait inside the iteration is the one that matters.
             ir::Function function = kernel_of(kMatmul);
             function.hints.num_stages = 2;
             text = print(schedule(function, dense_target(function), breach.level));
         }
-        if (std::string(breach.rule) == "V7") {
-            // The count that the loop carries is replaced by the first one inside.
-            const std::size_t first = text.find(" = count");
-            const std::size_t begin = text.rfind('%', first);
-            const std::string count = text.substr(begin, first - begin);
-            const std::size_t at = text.find("acquire %") + 8;
-            text.replace(at, text.find(' ', at) - at, count);
-        } else if (std::string(breach.rule) == "V9") {
-            // The consumer starts from the producer's count.
-            const std::size_t first = text.find(" = count");
-            const std::size_t begin = text.rfind('%', first);
-            const std::string count = text.substr(begin, first - begin);
-            const std::size_t consumer = text.find("role of @consumer");
-            const std::size_t programs = text.find("programs %", consumer);
-            const std::size_t second = text.find(", %", programs);
-            text.replace(second + 2, text.find(' ', second + 2) - second - 2, count);
-        } else {
-            const std::size_t at = text.find(breach.from);
-            ASSERT_NE(at, std::string::npos) << text;
-            text.replace(at, std::string(breach.from).size(), breach.to);
-        }
-        expect_broken(text, breach);
-    }
+        apply(breach, text);
+    };
+    expect_all_broken(
+        breaches, [](Level level) { return program_of(kMatmul, level); }, change);
 }
 
 TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
@@ -81,22 +79,16 @@ TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
         {"V17", Level::selected, "overwrite transpose_b", "transpose_b"},
         {"V21", Level::laid_out, "fma %l2, %f2, %row2", "fma %row2, %f2, %l2"},
     };
-    for (const Breach& breach : breaches) {
-        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
-        const Program program = attention_of(breach.level);
-        ASSERT_EQ(broken_rule(program), std::nullopt);
-        std::string text = print(program);
+    const auto change = [](const Breach& breach, std::string& text) {
         if (std::string(breach.from).starts_with("packed = ")) {
             // The second product's wait in an iteration leaves one group unfinished.
             const std::size_t iteration = text.find("pending 1 finished");
             text[text.find("pending 0 finished", iteration) + 8] = '1';
-        } else {
-            const std::size_t at = text.find(breach.from);
-            ASSERT_NE(at, std::string::npos) << text;
-            text.replace(at, std::string(breach.from).size(), breach.to);
+            return;
         }
-        expect_broken(text, breach);
-    }
+        apply(breach, text);
+    };
+    expect_all_broken(breaches, attention_of, change);
 }
 
 TEST(ScheduleRules, OfPingPongAreCheckedInProgramsThatBreakThem) {
@@ -119,17 +111,8 @@ TEST(ScheduleRules, OfCopiesByThreadsAreCheckedInProgramsThatBreakThem) {
         {"V18", Level::specialised, "finish_copies", "publish"},
         {"V18", Level::specialised, "copied 49152", "copied 0"},
     };
-    for (const Breach& breach : breaches) {
-        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
-        const Program program = copied_program(8, breach.level);
-        ASSERT_EQ(broken_rule(program), std::nullopt);
-        std::string text = print(program);
-        EXPECT_EQ(print(parse(text)), text);
-        const std::size_t at = text.find(breach.from);
-        ASSERT_NE(at, std::string::npos) << text;
-        text.replace(at, std::string(breach.from).size(), breach.to);
-        expect_broken(text, breach);
-    }
+    expect_all_broken(
+        breaches, [](Level level) { return copied_program(8, level); }, apply);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Programs in the scheduled form, for its tests.
 #pragma once
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,6 +82,28 @@ inline void expect_broken(const std::string& text, const Breach& breach) {
     const auto broken = broken_rule(parse(text));
     ASSERT_TRUE(broken.has_value()) << text;
     EXPECT_THAT(*broken, ::testing::StartsWith(std::string(breach.rule) + ": ")) << text;
+}
+
+/// Replaces the first place of the breach in a text.
+inline void apply(const Breach& breach, std::string& text) {
+    const std::size_t at = text.find(breach.from);
+    ASSERT_NE(at, std::string::npos) << text;
+    text.replace(at, std::string(breach.from).size(), breach.to);
+}
+
+/// Expects that each breach breaks its rule in the text of `program_at(level)`, which `change`
+/// edits.
+template <typename Breaches, typename ProgramAt, typename Change>
+void expect_all_broken(const Breaches& breaches, ProgramAt&& program_at, Change&& change) {
+    for (const Breach& breach : breaches) {
+        SCOPED_TRACE(fmt::format("{}: {} -> {}", breach.rule, breach.from, breach.to));
+        const Program program = program_at(breach.level);
+        ASSERT_EQ(broken_rule(program), std::nullopt);
+        std::string text = print(program);
+        ASSERT_EQ(print(parse(text)), text);
+        change(breach, text);
+        expect_broken(text, breach);
+    }
 }
 
 /// Four products in turn, of 4000 queries and 4096 keys of 128.

@@ -2,27 +2,19 @@
 #include "ir/passes/fold_factors.h"
 
 #include <cmath>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "ir/evaluate.h"
 #include "ir/passes/dce.h"
+#include "ir/passes/definitions.h"
 
 namespace tilewright::ir {
 namespace {
 
 class FoldFactors {
   public:
-    explicit FoldFactors(Function& function) : function_(function) {
-        walk(function.body, [&](const Instruction& made) {
-            if (made.results.size() == 1 && made.blocks.empty()) {
-                definitions_[made.result()] = made;
-            }
-            for (Value operand : made.operands) ++readers_[operand];
-        });
-    }
+    explicit FoldFactors(Function& function) : function_(function), definitions_(function) {}
 
     void run() { block(function_.body); }
 
@@ -57,7 +49,7 @@ class FoldFactors {
         const Type type = function_.type(made.operands[0]);
         Instruction product;
         product.op = Op::mul;
-        product.operands = {operand.of, constant(operand.by, type, to)};
+        product.operands = {operand.of, append_constant(function_, to, type, operand.by)};
         product.results = {function_.add_value(type)};
         made.operands[0] = product.result();
         to.push_back(std::move(product));
@@ -68,17 +60,19 @@ class FoldFactors {
         if (made.op != Op::mul) return;
         const auto scaled = product_of(made);
         if (!scaled) return;
-        const Instruction* const sum = definition(scaled->of);
+        const Instruction* const sum = definitions_.of(scaled->of);
         // Another reader would keep the function's result in registers.
-        if (sum == nullptr || sum->op != Op::fma || readers_.at(scaled->of) > 1) return;
-        const Instruction* const function = definition(sum->operands[0]);
+        if (sum == nullptr || sum->op != Op::fma || definitions_.readers(scaled->of).size() > 1) {
+            return;
+        }
+        const Instruction* const function = definitions_.of(sum->operands[0]);
         const auto factor = constant_of(sum->operands[1]), term = constant_of(sum->operands[2]);
         if (function == nullptr || !is_approximate(*function) || !factor || !term) return;
         if (!is_usual(*factor * scaled->by) || !is_usual(*term * scaled->by)) return;
         const Type type = function_.type(made.result());
         const Value result = made.result();
-        const Value by = constant(*factor * scaled->by, type, to),
-                    plus = constant(*term * scaled->by, type, to);
+        const Value by = append_constant(function_, to, type, *factor * scaled->by),
+                    plus = append_constant(function_, to, type, *term * scaled->by);
         made.op = Op::fma;
         made.operands = {sum->operands[0], by, plus};
         made.results = {result};
@@ -98,21 +92,17 @@ class FoldFactors {
         return std::abs(factor) < kMost && std::abs(factor) > 1 / kMost;
     }
 
-    const Instruction* definition(Value value) const {
-        const auto at = definitions_.find(value);
-        return at == definitions_.end() ? nullptr : &at->second;
-    }
     /// A constant, of all elements.
     std::optional<double> constant_of(Value value) const {
-        const Instruction* made = definition(value);
+        const Instruction* made = definitions_.of(value);
         while (made != nullptr && (made->op == Op::broadcast || made->op == Op::expand_dims)) {
-            made = definition(made->operands[0]);
+            value = made->operands[0];
+            made = definitions_.of(value);
         }
-        if (made == nullptr || made->op != Op::constant) return std::nullopt;
-        return decode(function_.type(made->result()).dtype, made->get<ConstantAttributes>().bits);
+        return definitions_.constant(value);
     }
     std::optional<Scaled> product(Value value) const {
-        const Instruction* const made = definition(value);
+        const Instruction* const made = definitions_.of(value);
         return made == nullptr || made->op != Op::mul ? std::nullopt : product_of(*made);
     }
     std::optional<Scaled> product_of(const Instruction& made) const {
@@ -122,18 +112,8 @@ class FoldFactors {
         return std::nullopt;
     }
 
-    Value constant(double value, const Type& type, std::vector<Instruction>& to) {
-        Instruction made;
-        made.op = Op::constant;
-        made.attributes = ConstantAttributes{encode(type.dtype, value)};
-        made.results = {function_.add_value(type)};
-        to.push_back(made);
-        return made.result();
-    }
-
     Function& function_;
-    std::map<Value, Instruction> definitions_;
-    std::map<Value, int> readers_;
+    Definitions definitions_;
 };
 
 }  // namespace

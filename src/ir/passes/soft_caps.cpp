@@ -3,28 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "ir/evaluate.h"
 #include "ir/passes/dce.h"
+#include "ir/passes/definitions.h"
 
 namespace tilewright::ir {
 namespace {
 
 class SoftCaps {
   public:
-    explicit SoftCaps(Function& function) : function_(function) {
-        walk(function.body, [&](const Instruction& made) {
-            if (made.op == Op::constant) {
-                constants_[made.result()] =
-                    decode(function.type(made.result()).dtype, made.get<ConstantAttributes>().bits);
-            }
-            for (Value operand : made.operands) readers_[operand].push_back(made);
-        });
-    }
+    explicit SoftCaps(Function& function) : function_(function), definitions_(function) {}
 
     void run() {
         std::vector<Instruction> body;
@@ -45,7 +36,7 @@ class SoftCaps {
   private:
     bool is_soft_cap(const Instruction& made) {
         const Value result = made.result();
-        const std::vector<Instruction>& readers = readers_[result];
+        const std::vector<Instruction>& readers = definitions_.readers(result);
         return function_.type(result).dtype == DType::f32 && !made.get<MathAttributes>().approx &&
                std::all_of(readers.begin(), readers.end(),
                            [&](const Instruction& reader) { return is_tolerant(reader, result); });
@@ -56,12 +47,11 @@ class SoftCaps {
         constexpr double kMost = 128;
         if (reader.operands.size() != 2) return false;
         const Value other = reader.operands[reader.operands[0] == result ? 1 : 0];
-        const auto constant = constants_.find(other);
-        const bool is_constant = constant != constants_.end();
+        const std::optional<double> constant = definitions_.constant(other);
         if (reader.op == Op::mul) {
-            return other == result || (is_constant && std::abs(constant->second) <= kMost);
+            return other == result || (constant && std::abs(*constant) <= kMost);
         }
-        return (reader.op == Op::add || reader.op == Op::sub) && is_constant;
+        return (reader.op == Op::add || reader.op == Op::sub) && constant.has_value();
     }
 
     Value append(Op op, std::vector<Value> operands, Value result) {
@@ -73,26 +63,19 @@ class SoftCaps {
         function_.body.body.push_back(std::move(made));
         return result;
     }
-    Value constant(double value, const Type& type) {
-        Instruction made;
-        made.op = Op::constant;
-        made.attributes = ConstantAttributes{encode(type.dtype, value)};
-        made.results = {function_.add_value(type)};
-        function_.body.body.push_back(made);
-        return made.result();
-    }
 
     void rewrite(const Instruction& tanh) {
         const Type type = function_.type(tanh.result());
-        const Value two = constant(2, type), minus_one = constant(-1, type);
+        std::vector<Instruction>& to = function_.body.body;
+        const Value two = append_constant(function_, to, type, 2),
+                    minus_one = append_constant(function_, to, type, -1);
         const Value doubled = append(Op::mul, {tanh.operands[0], two}, function_.add_value(type));
         const Value logistic = append(Op::logistic, {doubled}, function_.add_value(type));
         append(Op::fma, {logistic, two, minus_one}, tanh.result());
     }
 
     Function& function_;
-    std::map<Value, double> constants_;
-    std::map<Value, std::vector<Instruction>> readers_;
+    Definitions definitions_;
 };
 
 }  // namespace
