@@ -280,6 +280,18 @@ def cholesky(x, y):
 
 
 @parallel
+def lu(x, y):
+    n = x.shape[1]
+    for m in prange(x.shape[0]):
+        y[m] = x[m]
+        for k in range(n):
+            for i in range(k + 1, n):
+                y[m, i, k] /= y[m, k, k]
+                for j in range(k + 1, n):
+                    y[m, i, j] -= y[m, i, k] * y[m, k, j]
+
+
+@parallel
 def int4_matmul(x, packed, scales, y):
     half, rows = packed.shape[0], x.shape[0]
     for unit in prange(packed.shape[1] // 64):
@@ -334,7 +346,7 @@ FUNCTIONS = {
         add, scale_shift_relu, bias_gelu_residual, softmax, layer_norm, group_norm, rotary,
         transpose, prefix_mask, cumsum, cumsum_rows, cummax, cumlogsumexp, top_k, sort, sliding_sum,
         depthwise, stencil, jacobi, blur, segment_sum, histogram, embedding, embedding_gradient,
-        sparse_rows, cholesky, int4_matmul, kmeans, matmul_f32,
+        sparse_rows, cholesky, lu, int4_matmul, kmeans, matmul_f32,
     )
 } | {"matmul_i8": matmul_integers, "matmul_i32": matmul_integers}  # fmt: skip
 

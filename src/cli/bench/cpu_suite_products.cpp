@@ -22,27 +22,17 @@ SuiteCase matmul_case(DType dtype, PlainLoop loop, std::int64_t n) {
     return result;
 }
 
-SuiteCase cholesky_case(std::int64_t count) {
-    constexpr std::int64_t n = 16;
+constexpr std::int64_t kSmall = 16;
+
+/// A factorisation of `count` small matrices, which each program does in its own tile. They are
+/// symmetric and positive definite: random values off the diagonal, large ones on it.
+SuiteCase factorisation_case(const std::string& name, std::int64_t count, PlainLoop loop,
+                             const std::function<Tile(Tile k, Tile a)>& step) {
+    constexpr std::int64_t n = kSmall;
     const BlockSpec block{{squeezed, n, n}, [](auto i) { return tilewright::block(i, 0, 0); }};
     Call call = tilewright::call(
-        kernel("cholesky",
-               [](Ref x, Ref y) {
-                   const Tile row = iota({n, 1}, 0), column = iota({1, n}, 1);
-                   const Tile rest = for_loop(0, n, x.load(), [&](Tile k, Tile a) {
-                       const Tile at = k.to(i32);
-                       const Tile pivot = where(column == at, a, 0.0);
-                       const Tile chosen = sum(pivot, 1, true);
-                       const Tile diagonal = sum(where(row == at, chosen, 0.0));
-                       const Tile l = where(row >= at, chosen / sqrt(diagonal), 0.0);
-                       const Tile below = where(row > at, l, 0.0);
-                       const Tile next = a - below * transpose(below);
-                       return where(column == at, l, next);
-                   });
-                   y.store(rest);
-               }),
+        kernel(name, [step](Ref x, Ref y) { y.store(for_loop(0, n, x.load(), step)); }),
         {.grid = {count}, .in = {block}, .out = {block}, .out_type = {{f32, {count, n, n}}}});
-    // Positive definite: random values off the diagonal, large ones on it.
     const SuiteInput x = [=] {
         Tensor matrices = random_values(f32, {count, n, n}, 1);
         float* data = matrices.data<float>();
@@ -54,11 +44,37 @@ SuiteCase cholesky_case(std::int64_t count) {
         }
         return matrices;
     };
-    SuiteCase result = suite_case(fmt::format("cholesky of {} 16 x 16", count), call,
-                                  plain_loops().cholesky, {x}, {f32, {count, n, n}});
+    SuiteCase result = suite_case(fmt::format("{} of {} {} x {}", name, count, n, n), call, loop,
+                                  {x}, {f32, {count, n, n}});
     result.units = count;
     result.flops = static_cast<double>(count * n * n * n) / 3;
     result.tolerance = 1e-5;
+    return result;
+}
+
+SuiteCase cholesky_case(std::int64_t count) {
+    return factorisation_case("cholesky", count, plain_loops().cholesky, [](Tile k, Tile a) {
+        const Tile row = iota({kSmall, 1}, 0), column = iota({1, kSmall}, 1), at = k.to(i32);
+        const Tile chosen = sum(where(column == at, a, 0.0), 1, true);
+        const Tile diagonal = sum(where(row == at, chosen, 0.0));
+        const Tile l = where(row >= at, chosen / sqrt(diagonal), 0.0);
+        const Tile below = where(row > at, l, 0.0);
+        return where(column == at, l, a - below * transpose(below));
+    });
+}
+
+/// Without pivots.
+SuiteCase lu_case(std::int64_t count) {
+    SuiteCase result = factorisation_case("lu", count, plain_loops().lu, [](Tile k, Tile a) {
+        const Tile row = iota({kSmall, 1}, 0), column = iota({1, kSmall}, 1), at = k.to(i32);
+        const Tile left = sum(where(column == at, a, 0.0), 1, true);
+        const Tile top = sum(where(row == at, a, 0.0), 0, true);
+        const Tile diagonal = sum(where(row == at, left, 0.0));
+        const Tile l = where(row > at, left / diagonal, 0.0);
+        const Tile next = a - l * where(column > at, top, 0.0);
+        return where((column == at) & (row > at), l, next);
+    });
+    result.flops *= 2;
     return result;
 }
 
@@ -129,6 +145,7 @@ std::vector<SuiteCase> product_cases(bool small) {
     cases.push_back(int4_case(16, small ? 64 : 4096, small ? 128 : 4096));
     cases.push_back(kmeans_case(small ? 64 : 32768, 32, small ? 10 : 64));
     cases.push_back(cholesky_case(small ? 4 : 512));
+    cases.push_back(lu_case(small ? 4 : 512));
     return cases;
 }
 

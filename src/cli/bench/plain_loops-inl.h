@@ -438,6 +438,22 @@ void cholesky(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
+/// Without pivots: L below the diagonal, which is 1 there, and U from the diagonal on.
+void lu(const PlainArgs& a, i64 begin, i64 end) {
+    constexpr i64 n = 16;
+    for (i64 m = begin; m < end; ++m) {
+        const float* __restrict x = in<float>(a, 0) + m * n * n;
+        float* __restrict l = out<float>(a) + m * n * n;
+        for (i64 i = 0; i < n * n; ++i) l[i] = x[i];
+        for (i64 k = 0; k < n; ++k) {
+            for (i64 i = k + 1; i < n; ++i) {
+                const float factor = l[i * n + k] /= l[k * n + k];
+                for (i64 j = k + 1; j < n; ++j) l[i * n + j] -= factor * l[k * n + j];
+            }
+        }
+    }
+}
+
 /// y (rows, n) = x (rows, k) * ((packed - 8) * scale); in: x, packed (k / 2, n), whose low nibbles
 /// are rows 0 to k / 2 - 1, scales (n). A unit is 64 columns; size: n, k, rows.
 void int4_matmul(const PlainArgs& a, i64 begin, i64 end) {
@@ -515,6 +531,7 @@ constexpr PlainLoops kLoopsOfThisLevel = {
     .matmul_i32 = matmul<std::uint32_t, std::uint32_t>,
     .matmul_f8 = matmul<Float8, float>,
     .cholesky = cholesky,
+    .lu = lu,
     .int4_matmul = int4_matmul,
     .kmeans = kmeans,
 };

@@ -23,7 +23,8 @@ struct PlainLoops {
     PlainLoop cumsum_f32, cumsum_i32, cumsum_rows, cummax, cumlogsumexp, top_k, sort, sliding_sum;
     PlainLoop depthwise, stencil, blur, jacobi;
     PlainLoop segment_sum, histogram, embedding, embedding_gradient, sparse_rows;
-    PlainLoop matmul_f32, matmul_i8, matmul_i32, matmul_f8, cholesky, int4_matmul, kmeans;
+    PlainLoop matmul_f32, matmul_i8, matmul_i32, matmul_f8, cholesky, lu;
+    PlainLoop int4_matmul, kmeans;
 };
 
 extern const PlainLoops kPlainLoopsDefault;
