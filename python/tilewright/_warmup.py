@@ -1,6 +1,7 @@
 """Runs calls once, so that their kernels are compiled before they are needed."""
 
 import concurrent.futures
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -57,6 +58,20 @@ def _checked(call):
     return parts
 
 
+@contextlib.contextmanager
+def _no_compact_kernels():
+    """First calls compile the kernels of later calls, and nothing that runs sooner."""
+    before = os.environ.get("TILEWRIGHT_COMPACT")
+    os.environ["TILEWRIGHT_COMPACT"] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TILEWRIGHT_COMPACT"]
+        else:
+            os.environ["TILEWRIGHT_COMPACT"] = before
+
+
 def _bar(done, total):
     width = 30
     full = width * done // total
@@ -92,7 +107,10 @@ def warmup(
         raise ValueError(f"[warmup] expected threads of at least 1 or None but got {threads!r}")
     if progress is None:
         progress = _bar if sys.stderr.isatty() else lambda done, total: None
-    with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+    with (
+        _no_compact_kernels(),
+        concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool,
+    ):
         futures = [pool.submit(_run, call) for call in work]
         try:
             for done, future in enumerate(concurrent.futures.as_completed(futures), 1):

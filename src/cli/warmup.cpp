@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <memory>
@@ -166,6 +167,7 @@ void run_once(const Prepared& call, Device device) {
 }
 
 void run(const Options& options, Console& console) {
+    ::setenv("TILEWRIGHT_COMPACT", "0", 1);  // later calls shall find their kernels
     const Device device = parse_device("warmup", options.device);
     const std::vector<WarmCall> calls = options.file.empty()
                                             ? std::vector<WarmCall>{options.call}

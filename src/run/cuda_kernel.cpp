@@ -324,6 +324,11 @@ CudaKernel::CudaKernel(std::string source, std::string name, CudaKernelOptions o
     for (CudaLaunch& launch : options.launches) {
         if (launch.kernel.empty()) launch.kernel = name;
     }
+    for (const std::string& option : options.options) {
+        // NVRTC keeps this setting for whatever else the process compiles.
+        if (option.find("Ofast-compile") != std::string::npos)
+            user_error(name, "expected options that hold for one compilation but got {}", option);
+    }
     check_names(name, options);
     for (const KernelAttribute& attribute : options.attributes) {
         run::check_attribute_type(name, attribute);

@@ -498,6 +498,9 @@ TEST(CudaKernel, RefusesInputsAndNamesThatDoNotFit) {
     options.outputs = {"y z"};
     EXPECT_THAT(refusal(options), HasSubstr("expected a name of an input, output or attribute"));
     options = scale_options();
+    options.options = {"--Ofast-compile=max"};
+    EXPECT_THAT(refusal(options), HasSubstr("options that hold for one compilation"));
+    options = scale_options();
     options.launches[0].template_arguments = {"w"};
     EXPECT_THAT(refusal(options), HasSubstr("as template argument of scale but got 'w'"));
     options = scale_options();

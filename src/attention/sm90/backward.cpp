@@ -323,9 +323,10 @@ std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config)
                        config.stages, is_ordered(desc, config), desc.positive_scale);
 }
 
-BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device) {
-    return load_once<BackwardKernels>(backward_key(desc, config), device, [&] {
-        const std::vector<cuda::CompileRequest> units = generate_backward(desc, config);
+BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device,
+                              const FirstCall& call) {
+    const auto generate = [&] { return generate_backward(desc, config); };
+    const auto load_units = [&](const std::vector<cuda::CompileRequest>& units) {
         for (std::size_t i = 1; i < units.size(); ++i) cuda::compile_in_background(units[i]);
         if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
         const auto load = [&](std::size_t unit, const char* entry, int shared_bytes = 0) {
@@ -343,7 +344,13 @@ BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& co
         }
         if (builds_lists(desc)) load_lists(device);
         return kernels;
-    });
+    };
+    return load_in_stages<BackwardKernels>(call, backward_key(desc, config), device, generate,
+                                           load_units);
+}
+
+BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device) {
+    return load_backward(desc, config, device, FirstCall{});
 }
 
 void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,

@@ -29,7 +29,7 @@ struct Consumer : Products {
     }
 
     /// dV += P^T dO and dK += dS^T Q of the block in registers.
-    TW_DEVICE void issue_sums() {
+    TW_DEVICE_ONCE void issue_sums() {
         ptx::wgmma_tie(packed_p);
         ptx::wgmma_tie(packed_grad);
         ptx::wgmma_tie(grad_value);
@@ -41,7 +41,7 @@ struct Consumer : Products {
     }
 
     /// This warpgroup's part of dQ, once all warpgroups have stored their part of dS.
-    TW_DEVICE void issue_grad_query() {
+    TW_DEVICE_ONCE void issue_grad_query() {
         ptx::mbarrier_wait(shared.score_full(ready_ring.index), ready_ring.parity);
         Products::issue_grad_query(grad_query, ready_ring.index, warpgroup);
     }
@@ -57,8 +57,8 @@ struct Consumer : Products {
 
     /// P^T and dS^T as operands: blocks 2 k and 2 k + 1 of 8 queries are step k, and no data moves
     /// between lanes. dS also goes to shared memory.
-    TW_DEVICE void pack_scores() {
-#pragma unroll
+    TW_DEVICE_ONCE void pack_scores() {
+        TW_UNROLL
         for (int i = 0; i < kPackedScores; ++i) {
             packed_grad[i] = ptx::pack(Element{}, grad_scores[2 * i], grad_scores[2 * i + 1]);
             packed_p[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
@@ -70,14 +70,14 @@ struct Consumer : Products {
     }
 
     /// Hands the finished product dQ to the writer, in the order of the registers.
-    TW_DEVICE void store_grad_query() {
+    TW_DEVICE_ONCE void store_grad_query() {
         ptx::wgmma_tie(grad_query);
         release(shared.score_empty(ready_ring.index));
         ready_ring.advance();
         ptx::mbarrier_wait(shared.grad_empty(warpgroup), grad_parity);
         grad_parity ^= 1;
         const u32 target = shared.grad(warpgroup) + (warp * 32 + ptx::lane_index()) * 16;
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kGradColumns / 2; i += 4) {
             ptx::store_shared_128(
                 target + i / 4 * 2048,
@@ -94,7 +94,7 @@ struct Consumer : Products {
     /// products of the other. dQ lags by one block, so that no warpgroup waits for another's dS.
     /// Nothing is in flight before and after.
     template <bool kMasked, bool kFirst>
-    TW_DEVICE void step() {
+    TW_DEVICE_ONCE void step() {
         pack_scores();
         acquire_tensor_cores();
         // Every wait leaves the next product in flight.
@@ -164,9 +164,9 @@ struct Consumer : Products {
             if (tile < 0) return;
             enter_tile(tile);
             const KeyRows rows = rows_of_tile();
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kQueryDim / 2; ++i) grad_key[i] = 0;
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kValueDim / 2; ++i) grad_value[i] = 0;
             if (count > 0) {
                 all_blocks(count);

@@ -16,7 +16,7 @@ struct EvenValueConsumer : Products {
     float scores[kScores], grad_value[kValueDim / 2];
     u32 packed[kPackedScores];
 
-    TW_DEVICE void issue_values() {
+    TW_DEVICE_ONCE void issue_values() {
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
         ptx::wgmma_tie(packed);
         ptx::wgmma_tie(grad_value);
@@ -33,7 +33,7 @@ struct EvenValueConsumer : Products {
     }
 
     template <bool kMasked>
-    TW_DEVICE void compute() {
+    TW_DEVICE_ONCE void compute() {
         ptx::wgmma_tie(scores);
         compute_p<kMasked>(scores, block_ring.index);
         release(shared.query_empty(block_ring.index));
@@ -41,14 +41,14 @@ struct EvenValueConsumer : Products {
     }
 
     /// The thread with the same index in the other warpgroup reads what this one stores.
-    TW_DEVICE void pack_p() {
-#pragma unroll
+    TW_DEVICE_ONCE void pack_p() {
+        TW_UNROLL
         for (int i = 0; i < kPackedScores; ++i) {
             packed[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
         }
         ptx::mbarrier_wait(shared.score_empty(score_ring.index), score_ring.parity);
         const u32 target = shared.score(score_ring.index) + (warp * 32 + ptx::lane_index()) * 16;
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kPackedScores; i += 4) {
             ptx::store_shared_128(target + i / 4 * 2048, make_uint4(packed[i], packed[i + 1],
                                                                     packed[i + 2], packed[i + 3]));
@@ -60,7 +60,7 @@ struct EvenValueConsumer : Products {
 
     /// Overlaps the exponentials of one block with dV of the previous one.
     template <bool kMasked>
-    TW_DEVICE void step() {
+    TW_DEVICE_ONCE void step() {
         issue_scores(scores);
         issue_values();
         enter_visit();
@@ -121,7 +121,7 @@ struct EvenKeyConsumer : Products {
     float grad_scores[kScores], grad_key[kQueryDim / 2];
     u32 packed[kPackedScores];
 
-    TW_DEVICE void issue_sums() {
+    TW_DEVICE_ONCE void issue_sums() {
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
         ptx::wgmma_tie(packed);
         ptx::wgmma_tie(grad_key);
@@ -138,16 +138,16 @@ struct EvenKeyConsumer : Products {
     }
 
     /// From dP^T, which has arrived, and P^T to dS^T.
-    TW_DEVICE void compute() {
+    TW_DEVICE_ONCE void compute() {
         ptx::wgmma_tie(grad_scores);
         ptx::mbarrier_wait(shared.score_full(ready_ring.index), ready_ring.parity);
         const u32 source = shared.score(ready_ring.index) + (warp * 32 + ptx::lane_index()) * 16;
         const u32 delta = shared.delta(block_ring.index) + ptx::lane_index() % 4 * 8;
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kPackedScores; i += 4) {
             const uint4 four = ptx::load_shared_128(source + i / 4 * 2048);
             const u32 words[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
+            TW_UNROLL
             for (int n = 0; n < 4; ++n) {
                 // Words 2 j and 2 j + 1: queries 8 j and 8 j + 1 of one key, and of the other.
                 const float2 d = ptx::load_shared_f32x2(delta + (i + n) / 2 * 32);
@@ -163,8 +163,8 @@ struct EvenKeyConsumer : Products {
         block_ring.advance();
     }
 
-    TW_DEVICE void pack_grad() {
-#pragma unroll
+    TW_DEVICE_ONCE void pack_grad() {
+        TW_UNROLL
         for (int i = 0; i < kPackedScores; ++i) {
             packed[i] = ptx::pack(Element{}, grad_scores[2 * i], grad_scores[2 * i + 1]);
         }
@@ -223,9 +223,9 @@ struct KeyConsumer : Products {
     float grad_key[kQueryDim / 2];
     u32 packed_grad[kPackedScores];
 
-    TW_DEVICE void store_p() {
+    TW_DEVICE_ONCE void store_p() {
         u32 packed[kPackedScores];
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kPackedScores; ++i) {
             packed[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
         }
@@ -234,15 +234,15 @@ struct KeyConsumer : Products {
         score_ring.advance();
     }
 
-    TW_DEVICE void pack_grad() {
-#pragma unroll
+    TW_DEVICE_ONCE void pack_grad() {
+        TW_UNROLL
         for (int i = 0; i < kPackedScores; ++i) {
             packed_grad[i] = ptx::pack(Element{}, grad_scores[2 * i], grad_scores[2 * i + 1]);
         }
         release(shared.grad_out_empty(block_ring.index));
     }
 
-    TW_DEVICE void issue_sums() {
+    TW_DEVICE_ONCE void issue_sums() {
         ptx::wgmma_tie(packed_grad);
         ptx::wgmma_tie(grad_key);
         ptx::wgmma_fence();
@@ -258,7 +258,7 @@ struct KeyConsumer : Products {
     }
 
     template <bool kMasked>
-    TW_DEVICE void step() {
+    TW_DEVICE_ONCE void step() {
         pack_grad();
         issue_sums();
         issue_scores(scores);
@@ -303,7 +303,7 @@ struct ValueConsumer : Products {
     Ring<2> ready_ring;  ///< P that is not yet multiplied into dV
     float grad_value[kValueDim / 2];
 
-    TW_DEVICE void one_block() {
+    TW_DEVICE_ONCE void one_block() {
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
         ptx::mbarrier_wait(shared.score_full(ready_ring.index), ready_ring.parity);
         const u64 a = ptx::wgmma_descriptor_swizzle128(shared.score(ready_ring.index), 16, 1024);

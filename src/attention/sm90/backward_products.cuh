@@ -57,14 +57,14 @@ struct Products : Scores {
     }
 
     /// S^T = K Q^T of the next block.
-    TW_DEVICE void issue_scores(float (&scores)[kScores]) {
+    TW_DEVICE_ONCE void issue_scores(float (&scores)[kScores]) {
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
         issue_transposed<kQueryDim>(scores, shared.key(), shared.query(query_ring.index));
         query_ring.advance();
     }
 
     /// dP^T = V dO^T of the next block.
-    TW_DEVICE void issue_grad_scores(float (&grad_scores)[kScores]) {
+    TW_DEVICE_ONCE void issue_grad_scores(float (&grad_scores)[kScores]) {
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
         issue_transposed<kValueDim>(grad_scores, shared.value(),
                                     shared.grad_out(grad_out_ring.index));
@@ -80,7 +80,8 @@ struct Products : Scores {
 
     /// One part of dQ = dS K from the dS in a buffer: 64 rows of it, or 64 columns as rows of dQ^T
     /// = K^T dS^T.
-    TW_DEVICE void issue_grad_query(float (&grad_query)[kGradColumns / 2], int buffer, u32 part) {
+    TW_DEVICE_ONCE void issue_grad_query(float (&grad_query)[kGradColumns / 2], int buffer,
+                                         u32 part) {
         const u32 rows = shared.score(buffer) + (kGradTransposed ? 0 : part * 8192);
         const u32 tile = shared.key() + (kGradTransposed ? part * kTilePanelBytes : 0);
         const u64 scores_at = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
@@ -106,7 +107,7 @@ struct Products : Scores {
         const u32 chunk = warp * 2 + lane / 8 % 2;
         const u32 target =
             buffer + strip * kBlockPanelBytes + row * 128 + ((chunk ^ lane % 8) << 4);
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kPackedScores; i += 4) {
             ptx::stmatrix_transposed(target + i / 4 * 2048,
                                      *reinterpret_cast<const u32(*)[4]>(packed + i));
@@ -155,7 +156,7 @@ struct Products : Scores {
             if (tile < 0) return;
             enter_tile(tile);
             const KeyRows rows = rows_of_tile();
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kCount; ++i) sums[i] = 0;
             if constexpr (kReadsValues) ptx::mbarrier_wait(shared.value_full(), tile_parity);
             if (count > 0) all_blocks(count);

@@ -28,14 +28,14 @@ struct QueryConsumer : RowScores {
 
     // ---- matrix products
     /// dP = dO V^T of the next block; left in flight.
-    TW_DEVICE void issue_grad_scores() {
+    TW_DEVICE_ONCE void issue_grad_scores() {
         ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
         issue_rows<kValueDim>(grad_scores, buffer_here(shared.grad_out(query_ring.index)),
                               buffer_here(shared.value(value_ring.index)));
     }
 
     /// dQ += dS K of the packed block; left in flight.
-    TW_DEVICE void issue_sums() {
+    TW_DEVICE_ONCE void issue_sums() {
         const u64 b = ptx::wgmma_descriptor_swizzle128(buffer_here(shared.key(sum_ring.index)),
                                                        kBlockPanelBytes, 1024);
         ptx::wgmma_tie(grad_query);
@@ -56,24 +56,24 @@ struct QueryConsumer : RowScores {
 
     // ---- scores
     /// dP after dropout, without subtracting delta.
-    TW_DEVICE void prepare_grads() {
+    TW_DEVICE_ONCE void prepare_grads() {
         if constexpr (kDropout) {
             const auto zero = dropped();
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kScores; ++i) {
                 grad_scores[i] = zero[i] ? 0.0f : grad_scores[i] * p.keep_scale;
             }
         }
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kScores; ++i) grad_scores[i] -= delta[i / 2 % 2];
     }
 
     /// scores = P, from S, which is in flight after dP.
     template <bool kMasked>
-    TW_DEVICE void compute_p() {
+    TW_DEVICE_ONCE void compute_p() {
         ptx::wgmma_tie(scores);
         prepare_scores(kMasked);
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kScores; ++i) {
             scores[i] = ptx::exp2_approx(fmaf(scores[i], scale, -lse[i / 2 % 2]));
         }
@@ -81,20 +81,20 @@ struct QueryConsumer : RowScores {
 
     /// From S and dP, both in flight in this order, to packed dS. Nothing is left in flight.
     template <bool kMasked>
-    TW_DEVICE void compute_scores() {
+    TW_DEVICE_ONCE void compute_scores() {
         if constexpr (kScoreMod) {
             mod.enter_block(block * kBlockN + column);
             ptx::wgmma_wait<0>();
             ptx::wgmma_tie(grad_scores);
             float raw[kScores];
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kScores; ++i) raw[i] = scores[i];
             compute_p<kMasked>();
             prepare_grads();
-#pragma unroll
+            TW_UNROLL
             for (int j = 0; j < kScores / 4; ++j) {
                 const ScoreMod::Columns columns = mod.columns_at(j);
-#pragma unroll
+                TW_UNROLL
                 for (int i = 4 * j; i < 4 * j + 4; ++i) {
                     grad_scores[i] = mod.gradient(raw[i], j, i % 2, i / 2 % 2, columns,
                                                   scores[i] * grad_scores[i]);
@@ -110,12 +110,12 @@ struct QueryConsumer : RowScores {
             ptx::wgmma_wait<0>();
             ptx::wgmma_tie(grad_scores);
             prepare_grads();
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kScores; ++i) grad_scores[i] *= scores[i];
         }
         release_value();
         key_ring.advance();  // its stage stays in use until dQ is multiplied
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kOperands; ++i) {
             packed[i] = ptx::pack(Element{}, grad_scores[2 * i], grad_scores[2 * i + 1]);
         }
@@ -152,7 +152,7 @@ struct QueryConsumer : RowScores {
     }
 
     template <bool kMasked>
-    TW_DEVICE void first_block() {
+    TW_DEVICE_ONCE void first_block() {
         clear_hidden_keys();
         issue_scores();
         issue_grad_scores();
@@ -161,7 +161,7 @@ struct QueryConsumer : RowScores {
 
     /// One more block: its scores overlap with dQ of the previous one.
     template <bool kMasked>
-    TW_DEVICE void next_block() {
+    TW_DEVICE_ONCE void next_block() {
         if constexpr (kMasked) clear_hidden_keys();
         issue_sums();
         issue_scores();
@@ -177,7 +177,7 @@ struct QueryConsumer : RowScores {
         enter_rows();
         const RowPlace place = place_of(tile, row);
         const int rows = (kPacked ? tile.rows.q_len : p.q_len) - row;
-#pragma unroll
+        TW_UNROLL
         for (int r = 0; r < 2; ++r) {
             const bool exists = 8 * r < rows;
             const float sum = exists ? p.lse[place.index + 8 * r] : -kInfinity;
@@ -207,7 +207,7 @@ struct QueryConsumer : RowScores {
             tile = fetch();
             if (tile.q_tile < 0) return;
             enter_tile();
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kQueryDim / 2; ++i) grad_query[i] = 0;
             enter_block();
             first_block<true>();

@@ -167,8 +167,8 @@ struct Scores {
     /// Stores into the tensor, or into `splits` if other tiles process other query heads of the
     /// group.
     template <int kColumns, int kCount>
-    TW_DEVICE void store(const float (&sums)[kCount], const Rows& to, float* splits, float factor,
-                         const KeyRows& rows) const {
+    TW_DEVICE_ONCE void store(const float (&sums)[kCount], const Rows& to, float* splits,
+                              float factor, const KeyRows& rows) const {
         const float factors[2] = {factor, factor};
         const int row = key();
         if (p.splits > 1) {
@@ -199,14 +199,14 @@ struct Scores {
             const bool whole = state == kBlockFull || (kLengths && state == kBlockCut);
             const u32 address = shared.bits(stage) +
                                 (strip * 128 + warp * 32 + ptx::lane_index()) * kWordsPerThread * 4;
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kWordsPerThread; ++i) {
                 mask.words[i] = whole ? ~0u : ptx::load_shared_32(address + 4 * i);
             }
             if constexpr (kLengths) {
                 constexpr u32 kFirstKey = 0x33333333;  // registers 4 j and 4 j + 1
                 const int keys = kv_end() - key();
-#pragma unroll
+                TW_UNROLL
                 for (int i = 0; i < kWordsPerThread; ++i) {
                     if (keys <= 0) mask.words[i] &= ~kFirstKey;
                     if (keys <= 8) mask.words[i] &= kFirstKey;
@@ -214,7 +214,7 @@ struct Scores {
             }
         } else {
             const int keys = kv_end();
-#pragma unroll
+            TW_UNROLL
             for (int r = 0; r < 2; ++r) {
                 const int k = key() + 8 * r;
                 mask.first[r] = kUpperBound ? k - p.upper_diagonal - first_query : 0;
@@ -256,16 +256,16 @@ struct Scores {
     // ---- P and dS
     /// scores = P^T = exp2(scale * S^T - lse); 0 where masked.
     template <bool kMasked>
-    TW_DEVICE void compute_p(float (&scores)[kScores], int stage) const {
+    TW_DEVICE_ONCE void compute_p(float (&scores)[kScores], int stage) const {
         const u32 lse = shared.lse(stage) + ptx::lane_index() % 4 * 8;
         Mask mask;
         if constexpr (kMasked) mask = mask_of_block(stage);
-#pragma unroll
+        TW_UNROLL
         for (int j = 0; j < kScores / 4; ++j) {  // 8 query rows, of which two are this thread's
             const float2 l = ptx::load_shared_f32x2(lse + j * 32);
             int2 ids{};
             if constexpr (kMasked) ids = query_ids(mask, j);
-#pragma unroll
+            TW_UNROLL
             for (int e = 0; e < 4; ++e) {
                 float& x = scores[4 * j + e];
                 x = ptx::exp2_approx(x * p.scale_log2 - (e % 2 == 0 ? l.x : l.y));
@@ -275,13 +275,13 @@ struct Scores {
     }
 
     /// grad_scores = dS^T = P^T (dP^T - delta), without the softmax scale.
-    TW_DEVICE void compute_grad_scores(const float (&scores)[kScores],
-                                       float (&grad_scores)[kScores], int stage) const {
+    TW_DEVICE_ONCE void compute_grad_scores(const float (&scores)[kScores],
+                                            float (&grad_scores)[kScores], int stage) const {
         const u32 delta = shared.delta(stage) + ptx::lane_index() % 4 * 8;
-#pragma unroll
+        TW_UNROLL
         for (int j = 0; j < kScores / 4; ++j) {
             const float2 d = ptx::load_shared_f32x2(delta + j * 32);
-#pragma unroll
+            TW_UNROLL
             for (int e = 0; e < 4; ++e) {
                 float& x = grad_scores[4 * j + e];
                 x = scores[4 * j + e] * (x - (e % 2 == 0 ? d.x : d.y));
@@ -292,8 +292,8 @@ struct Scores {
     /// Both at once, with mods and dropout. P^T for dV leaves out the dropped pairs; the others are
     /// scaled when dV is stored. Only P^T if there is no dP^T.
     template <bool kMasked, int kGrads>
-    TW_DEVICE void compute_together(float (&scores)[kScores], float (&grad_scores)[kGrads],
-                                    int stage) {
+    TW_DEVICE_ONCE void compute_together(float (&scores)[kScores], float (&grad_scores)[kGrads],
+                                         int stage) {
         constexpr bool kWithGrads = kGrads == kScores;
         const u32 lane_offset = ptx::lane_index() % 4 * 8;
         const u32 lse = shared.lse(stage) + lane_offset, delta = shared.delta(stage) + lane_offset;
@@ -304,14 +304,14 @@ struct Scores {
         }
         Mask mask;
         if constexpr (kMasked) mask = mask_of_block(stage);
-#pragma unroll
+        TW_UNROLL
         for (int j = 0; j < kScores / 4; ++j) {
             const float2 l = ptx::load_shared_f32x2(lse + j * 32);
             const float2 d = ptx::load_shared_f32x2(delta + j * 32);
             const ScoreMod::Columns columns = mod.columns_at(j);
             int2 ids{};
             if constexpr (kMasked) ids = query_ids(mask, j);
-#pragma unroll
+            TW_UNROLL
             for (int e = 0; e < 4; ++e) {
                 const float score = scores[4 * j + e], offset = e % 2 == 0 ? l.x : l.y;
                 float exponent = score * p.scale_log2 - offset;

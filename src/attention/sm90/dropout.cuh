@@ -28,7 +28,7 @@ struct Dropped {
 template <int kCount, bool kRowsAreKeys>
 TW_DEVICE Dropped<kCount> find_dropped(u64 key, u32 threshold, u32 row, u32 column) {
     Dropped<kCount> result;
-#pragma unroll
+    TW_UNROLL
     for (int word = 0; word < (kCount + 31) / 32; ++word) {
         const int registers = kCount - 32 * word < 32 ? kCount - 32 * word : 32;
         u32 bits = 0;
@@ -36,7 +36,7 @@ TW_DEVICE Dropped<kCount> find_dropped(u64 key, u32 threshold, u32 row, u32 colu
         // take seconds to compile.
 #pragma unroll 1
         for (int j = 0; j < registers / 4; ++j) {
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < 4; ++i) {
                 const u32 r = row + 8 * (i / 2), c = column + 8 * (8 * word + j) + i % 2;
                 const u64 pair =

@@ -10,6 +10,7 @@
 
 #include "attention/sm90/arrays.h"
 #include "attention/sm90/backward.h"
+#include "attention/sm90/first_call.h"
 #include "attention/sm90/forward.h"
 #include "attention/sm90/mask_lists.h"
 #include "support/debug_log.h"
@@ -108,24 +109,41 @@ std::vector<BackwardConfig> tiles_of(const AttentionSpec& spec, const BackwardDe
         [](const BackwardConfig& config) { return std::int64_t{config.block_n()}; });
 }
 
-/// Starts to compile the backward kernels that belong to a forward pass, once for each.
-void compile_backward_ahead(AttentionSpec spec) {
+/// Starts to compile the backward kernels that belong to a forward pass, once for each: compact
+/// kernels while the first forward call compiles its own, the others after it.
+void compile_backward_ahead(AttentionSpec spec, cuda::StreamHandle stream, bool first_call) {
     // Called after every forward, so a spec seen before costs only a lookup.
     spec.pass = Pass::backward;
     static auto* const kSeen =
         new Memo<AttentionSpec, bool>("problems whose backward is compiled ahead", 512);
     if (kSeen->find(spec)) return;
-    kSeen->put(spec, true);
     BackwardDesc desc;
-    if (refused(spec) || describe(spec, desc)) return;
+    const bool supported = !refused(spec) && !describe(spec, desc);
+    if (!supported) {
+        kSeen->put(spec, true);
+        return;
+    }
     const BackwardConfig config = tiles_of(spec, desc).front();
+    const std::vector<cuda::CompileRequest> units = generate_backward(desc, config);
+    if (first_call && compile_compact({&spec, stream}, units)) return;
+    kSeen->put(spec, true);
     static auto* const kStarted =
         new Memo<std::string, bool>("backward kernels compiled ahead", 512);
     const std::string key = backward_key(desc, config);
     if (kStarted->find(key)) return;
     kStarted->put(key, true);
-    for (cuda::CompileRequest& unit : generate_backward(desc, config)) {
-        cuda::compile_in_background(std::move(unit));
+    compile_ahead(units);
+}
+
+/// Launches what the first call of a variant may run. Compact kernels keep registers in memory, for
+/// which the GPU may have no room; the second attempt waits for the kernels of later calls.
+template <typename Launch>
+void launch_or_wait(const FirstCall& call, const Launch& launch) {
+    try {
+        launch(call);
+    } catch (const CudaError& error) {
+        debug_log("attention", "sm90: a launch is tried again: {}", error.what());
+        launch(FirstCall{});
     }
 }
 
@@ -147,12 +165,14 @@ void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const A
               desc.mask_bits ? ", mask as data"
               : desc.listed  ? ", listed blocks"
                              : "");
-    const ForwardKernels kernels = load_forward(desc, config, spec.device.index, [&] {
-        if (spec.gradient) compile_backward_ahead(spec);
+    launch_or_wait({&spec, stream}, [&](const FirstCall& call) {
+        const ForwardKernels kernels = load_forward(desc, config, spec.device.index, call, [&] {
+            if (spec.gradient) compile_backward_ahead(spec, stream, /*first_call=*/true);
+        });
+        launch_forward(inputs, desc, config, kernels, stream);
     });
-    launch_forward(inputs, desc, config, kernels, stream);
     if (out.raw() != b.result.out.raw()) b.result.out.copy_from(out);
-    if (spec.gradient) compile_backward_ahead(spec);
+    if (spec.gradient) compile_backward_ahead(spec, stream, /*first_call=*/false);
 }
 
 /// Gradients that are not wanted are written all the same.
@@ -192,7 +212,10 @@ void run_backward(const AttentionSpec& spec, const BackwardChoice& choice,
     check_arrays(inputs, desc);
     debug_log("attention", "sm90 backward: tiles of {} x {}, {} stages{}", config.block_m,
               config.block_n(), config.stages, desc.deterministic ? ", deterministic" : "");
-    launch_backward(inputs, desc, config, load_backward(desc, config, spec.device.index), stream);
+    launch_or_wait({&spec, stream}, [&](const FirstCall& call) {
+        const BackwardKernels kernels = load_backward(desc, config, spec.device.index, call);
+        launch_backward(inputs, desc, config, kernels, stream);
+    });
     for (std::size_t i = 0; i < std::size(wanted); ++i) {
         if (wanted[i]->defined() && written[i].raw() != wanted[i]->raw())
             wanted[i]->copy_from(written[i]);

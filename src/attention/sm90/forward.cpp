@@ -362,15 +362,16 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base
 }
 
 ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
-                            const std::function<void()>& before) {
+                            const FirstCall& call, const std::function<void()>& before) {
     const std::string key =
         fmt::format("{} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups,
                     config.block_n, config.stages, config.query_buffers, config.group,
                     config.stream_k > 0, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
-    return load_once<ForwardKernels>(key, device, [&] {
+    const auto generate = [&] { return std::vector{generate_forward(desc, config)}; };
+    return load_in_stages<ForwardKernels>(call, key, device, generate, [&](const auto& units) {
         before();
         if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
-        const cuda::CompileRequest request = generate_forward(desc, config);
+        const cuda::CompileRequest& request = units.front();
         ForwardKernels kernels;
         kernels.main = cuda::load_kernel(request, "attention_forward",
                                          forward_shared_bytes(desc, config), device);
@@ -380,6 +381,11 @@ ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config
         if (builds_lists(desc)) load_lists(device);
         return kernels;
     });
+}
+
+ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
+                            const std::function<void()>& before) {
+    return load_forward(desc, config, device, FirstCall{}, before);
 }
 
 void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,

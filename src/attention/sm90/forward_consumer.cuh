@@ -19,7 +19,7 @@ struct Consumer : RowScores {
 
     // ---- matrix products
     /// output += P V of the next value block; left in flight.
-    TW_DEVICE void issue_output() {
+    TW_DEVICE_ONCE void issue_output() {
         ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
         const u64 b = ptx::wgmma_descriptor_swizzle128(shared.value(value_ring.index),
                                                        kBlockPanelBytes, 1024);
@@ -42,7 +42,7 @@ struct Consumer : RowScores {
     /// P as an operand: blocks 2 k and 2 k + 1 of 8 columns are step k, and no data moves between
     /// lanes.
     TW_DEVICE void pack_p() {
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kOperands; ++i) {
             packed[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
         }
@@ -53,7 +53,7 @@ struct Consumer : RowScores {
     TW_DEVICE void apply_dropout() {
         if constexpr (kDropout) {
             const auto zero = dropped();
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kScores; ++i) {
                 if (zero[i]) scores[i] = 0.0f;
             }
@@ -66,7 +66,7 @@ struct Consumer : RowScores {
         const u32 swizzle = lane / 4 << 4;  // 16-byte chunks of a row are permuted by row % 8
         const u32 query = shared.query(query_ring.index) + row_in_tile * 128;
         const u32 key = shared.key(key_stage) + lane / 4 * 128;
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kScores; ++i) scores[i] = 0;
 #pragma unroll 1
         for (int step = 0; step < kQuerySteps; ++step) {
@@ -76,7 +76,7 @@ struct Consumer : RowScores {
             const u32 a[4] = {ptx::load_shared_32(q + left), ptx::load_shared_32(q + 1024 + left),
                               ptx::load_shared_32(q + right),
                               ptx::load_shared_32(q + 1024 + right)};
-#pragma unroll
+            TW_UNROLL
             for (int j = 0; j < kBlockN / 8; ++j) {
                 const u32 b[2] = {ptx::load_shared_32(k + j * 1024 + left),
                                   ptx::load_shared_32(k + j * 1024 + right)};
@@ -142,7 +142,7 @@ struct Consumer : RowScores {
 
     /// Moves on to `tile`: sets this warpgroup's range of blocks and skips the K of blocks outside
     /// it.
-    TW_DEVICE void enter_tile() {
+    TW_DEVICE_ONCE void enter_tile() {
         if constexpr (kListedBlocks) {
             enter_listed();
             return;
@@ -162,7 +162,7 @@ struct Consumer : RowScores {
 
     /// The first block of a tile, whose scores have arrived: takes the exact maximum, since nothing
     /// is accumulated yet.
-    TW_DEVICE void first_block() {
+    TW_DEVICE_ONCE void first_block() {
         row = tile.q_tile * kBlockM + row_in_tile;
         block = kListedBlocks ? begin : end - 1;
         release_skipped();
@@ -181,7 +181,7 @@ struct Consumer : RowScores {
         release_key();
         apply_dropout();
         pack_p();
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kOutputs; ++i) output[i] = 0;
         if constexpr (kHidesKeys) {
             if (masked) clear_hidden_values(live);
@@ -211,7 +211,7 @@ struct Consumer : RowScores {
     /// softmax overlaps with P V, which is left in flight. Masked blocks in which a row may have
     /// its first unmasked key take the exact maximum. `sum` is the sum of p.
     template <bool kMasked>
-    TW_DEVICE Speculation speculate_block(float (&sum)[2]) {
+    TW_DEVICE_ONCE Speculation speculate_block(float (&sum)[2]) {
         issue_scores();
         issue_output();
         ptx::wgmma_wait<1>();
@@ -228,8 +228,8 @@ struct Consumer : RowScores {
 
     /// Repairs a block whose speculative maximum did not hold. What was accumulated before must be
     /// multiplied by `factor`.
-    TW_DEVICE void repair_block(Speculation speculation, bool masked, const float (&sum)[2],
-                                float (&factor)[2]) {
+    TW_DEVICE_ONCE void repair_block(Speculation speculation, bool masked, const float (&sum)[2],
+                                     float (&factor)[2]) {
         if (speculation == Speculation::kFails) {
             if (can_raise(state, sum)) {
                 raise_reference(scores, state, sum, factor);
@@ -242,7 +242,7 @@ struct Consumer : RowScores {
     }
 
     /// Turns p of a block into the operand of its P V, once the previous P V is done.
-    TW_DEVICE void finish_block(bool masked) {
+    TW_DEVICE_ONCE void finish_block(bool masked) {
         LiveKeys live;
         if constexpr (kHidesKeys) {
             if (masked) live = live_keys();
@@ -265,7 +265,7 @@ struct Consumer : RowScores {
         int count;
     };
 
-    TW_DEVICE Run next_run() {
+    TW_DEVICE_ONCE Run next_run() {
         if constexpr (kListedBlocks) {
             while (left > 0) {
                 const Listed next = next_listed();
@@ -333,7 +333,7 @@ struct Consumer : RowScores {
 
     // ---- results
     /// Normalises and stores the tile.
-    TW_DEVICE void store(const Tile& done) const {
+    TW_DEVICE_ONCE void store(const Tile& done) const {
         const int first_row = done.q_tile * kBlockM + row_in_tile;
         float sum[2] = {quad_sum(state.sum[0]), quad_sum(state.sum[1])};
         float reference[2] = {state.reference[0], state.reference[1]};  // of the sums
@@ -346,7 +346,7 @@ struct Consumer : RowScores {
         const bool is_split = kStreamK && done.split >= 0;
         if constexpr (kSinks) {
             // One more logit without a value, which may be by far the largest. Splits have none.
-#pragma unroll
+            TW_UNROLL
             for (int r = 0; r < 2 && !is_split; ++r) {
                 const float sink =
                     bounded_exponent(p.sinks[r == 0 ? first.head : second.head], kLog2E);
@@ -374,7 +374,7 @@ struct Consumer : RowScores {
                                   second.offset - first.offset, left);
         }
         if (ptx::lane_index() % 4 == 0) {
-#pragma unroll
+            TW_UNROLL
             for (int r = 0; r < 2; ++r) {
                 if (8 * r >= left) continue;
                 const i64 index = r == 0 ? first.index : second.index;

@@ -142,7 +142,7 @@ TW_DEVICE int cta_of_slot(int slot, const ForwardParameters& p) {
 
 /// Heads run in groups whose K and V fit in L2, the longest tiles of a group first; the shortest
 /// tiles of all heads come last and fill the tail.
-TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
+TW_DEVICE_ONCE Place place_at(int place, const ForwardParameters& p) {
     const int early = p.q_tiles - p.late_q_tiles;
     const int early_places = early * p.batch_heads;
     Place result;
@@ -171,7 +171,7 @@ TW_DEVICE Place place_at(int place, const ForwardParameters& p) {
 }
 
 /// The tile at a place. Tiles grow with their rows.
-TW_DEVICE Tile tile_at(const Place& place, const ForwardParameters& p) {
+TW_DEVICE_ONCE Tile tile_at(const Place& place, const ForwardParameters& p) {
     Tile tile{p.q_tiles - 1 - place.rank, place.batch, place.head, 0, {}};
     const int first_row = tile.q_tile * kBlockM;
     const int keys = keys_of<kLengthBytes>(p.kv_lengths, place.batch, p.kv_len);

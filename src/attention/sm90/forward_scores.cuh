@@ -60,7 +60,7 @@ struct RowScores {
     }
 
     /// The next tile; waits until its query rows have arrived.
-    TW_DEVICE Tile fetch() const {
+    TW_DEVICE_ONCE Tile fetch() const {
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
         const uint4 words = ptx::load_shared_128(shared.tile(query_ring.index));
         Tile result{static_cast<int>(words.x),
@@ -150,7 +150,7 @@ struct RowScores {
 
     /// scores = Q K^T of the next key block; left in flight. `comes` is false if there is no such
     /// block and the product of whatever is there will be ignored.
-    TW_DEVICE void issue_scores(bool comes = true) {
+    TW_DEVICE_ONCE void issue_scores(bool comes = true) {
         // The phase before the current one has ended, so this does not wait.
         const u32 parity = comes ? key_ring.parity : key_ring.parity ^ 1;
         ptx::mbarrier_wait(shared.key_full(key_ring.index), parity);
@@ -175,18 +175,18 @@ struct RowScores {
     }
 
     /// Scales scores if the exponent cannot, and masks keys past the end and outside the diagonals.
-    TW_DEVICE void prepare_scores(bool masked) {
+    TW_DEVICE_ONCE void prepare_scores(bool masked) {
         if constexpr (kScoreMod) {
-#pragma unroll
+            TW_UNROLL
             for (int j = 0; j < kScores / 4; ++j) {
                 const ScoreMod::Columns columns = mod.columns_at(j);
-#pragma unroll
+                TW_UNROLL
                 for (int i = 4 * j; i < 4 * j + 4; ++i) {
                     scores[i] = mod.modified(scores[i], j, i % 2, i / 2 % 2, columns);
                 }
             }
         } else if constexpr (kScaleScores) {
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kScores; ++i) scores[i] *= p.scale;
         }
         if (!masked) return;
@@ -194,7 +194,7 @@ struct RowScores {
             apply_bits();
             if constexpr (kLengths) {
                 const int last = kv_len() - 1 - block * kBlockN - column;
-#pragma unroll
+                TW_UNROLL
                 for (int i = 0; i < kScores; ++i) {
                     if (i / 4 * 8 + i % 2 > last) scores[i] = -kInfinity;
                 }
@@ -204,13 +204,13 @@ struct RowScores {
             const int first = block * kBlockN + column;
             int last[2] = {kv_len() - 1 - first, kv_len() - 1 - first};
             int lowest[2] = {0, 0};
-#pragma unroll
+            TW_UNROLL
             for (int r = 0; r < 2; ++r) {
                 const int query = query_of(row + 8 * r);
                 if constexpr (kUpperBound) last[r] = min(last[r], query + p.upper_diagonal - first);
                 if constexpr (kLowerBound) lowest[r] = query + p.lower_diagonal - first;
             }
-#pragma unroll
+            TW_UNROLL
             for (int i = 0; i < kScores; ++i) {
                 const int offset = i / 4 * 8 + i % 2, r = i / 2 % 2;
                 const bool dead = offset > last[r] || (kLowerBound && offset < lowest[r]);
@@ -235,9 +235,9 @@ struct RowScores {
         const int last = max(0, kv_len() - 1);
         // NOTE: computed here and not before the branch, where unmasked blocks would pay for it.
         const int first = static_cast<int>(ptx::uniform_here(block)) * kBlockN + column;
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kScores; i += 4) {
-#pragma unroll
+            TW_UNROLL
             for (int e = 0; e < 2; ++e) {
                 const int id = __ldg(ids + min(first + 2 * i + e, last));
                 if (id != segment[0]) scores[i + e] = -kInfinity;
@@ -253,9 +253,7 @@ struct RowScores {
     }
 
     /// The state of a listed block for this warpgroup.
-    TW_DEVICE int state_of(u32 word) const {
-        return word >> (24 + 2 * warpgroup) & 3;
-    }
+    TW_DEVICE int state_of(u32 word) const { return word >> (24 + 2 * warpgroup) & 3; }
 
     /// Masks the pairs whose bits in the current block are not set.
     TW_DEVICE void apply_bits() {
@@ -273,7 +271,7 @@ struct RowScores {
             words[0] = static_cast<u32>(both);
             words[1] = static_cast<u32>(both >> 32);
         }
-#pragma unroll
+        TW_UNROLL
         for (int i = 0; i < kScores; ++i) {
             if ((words[i / 32] >> i % 32 & 1) == 0) scores[i] = -kInfinity;
         }

@@ -15,14 +15,14 @@ struct SumPlace {
 
 /// A sum over all the warp's pairs, stored separately so that the total is added in one order.
 TW_DEVICE void add_tile_sum(float sum, u64 sums, const SumPlace& at) {
-#pragma unroll
+    TW_UNROLL
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
     if (ptx::lane_index() == 0) reinterpret_cast<float*>(sums)[at.tile] = sum;
 }
 
 /// Sums of this thread's two keys over the queries of its quad.
 TW_DEVICE void add_row_sums(const float (&sum)[2], u64 sums, const SumPlace& at) {
-#pragma unroll
+    TW_UNROLL
     for (int r = 0; r < 2; ++r) {
         float total = sum[r] + __shfl_xor_sync(~0u, sum[r], 1);
         total += __shfl_xor_sync(~0u, total, 2);
@@ -35,10 +35,10 @@ TW_DEVICE void add_row_sums(const float (&sum)[2], u64 sums, const SumPlace& at)
 /// Sums of this thread's two columns over the warp's keys: adds them to the array and resets them
 /// to 0 for the next columns.
 TW_DEVICE void add_column_sums(float (&sum)[2], float* array, i64 first, i64 second) {
-#pragma unroll
+    TW_UNROLL
     for (int e = 0; e < 2; ++e) {
         float total = sum[e];
-#pragma unroll
+        TW_UNROLL
         for (int offset = 16; offset > 2; offset /= 2) {
             total += __shfl_xor_sync(~0u, total, offset);
         }

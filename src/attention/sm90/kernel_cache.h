@@ -1,29 +1,59 @@
 // Kernels by variant, loaded once and kept.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "attention/sm90/device_tensor.h"
+#include "attention/sm90/first_call.h"
 #include "cuda/runtime/device.h"
 #include "support/memo.h"
 
 namespace tilewright::attn::sm90 {
 
-/// The kernels of a variant on a device; `load` loads them the first time. UserError on devices
-/// that are not Hopper GPUs.
-template <typename Kernels, typename Load>
-Kernels load_once(const std::string& variant, int device, Load load) {
+template <typename Kernels>
+Memo<std::pair<std::string, int>, Kernels>& kernel_memo() {
     static auto* const kKernels =
         new Memo<std::pair<std::string, int>, Kernels>("kernels of the Hopper engine", 512);
-    const std::pair<std::string, int> key{variant, device};
-    if (const std::optional<Kernels> known = kKernels->find(key)) return *known;
+    return *kKernels;
+}
+
+/// The kernels of a variant that are loaded on a device. UserError on devices that are not Hopper
+/// GPUs.
+template <typename Kernels>
+std::optional<Kernels> loaded(const std::string& variant, int device) {
+    if (std::optional<Kernels> known = kernel_memo<Kernels>().find(std::pair(variant, device)))
+        return known;
     const cuda::DeviceInfo& info = cuda::device_info(device);
     require(info.major == 9 && info.minor == 0, "device", "compute capability 9.0", info.arch());
+    return std::nullopt;
+}
+
+/// The same; `load` loads them the first time.
+template <typename Kernels, typename Load>
+Kernels load_once(const std::string& variant, int device, Load load) {
+    if (std::optional<Kernels> known = loaded<Kernels>(variant, device)) return *std::move(known);
     // Not under the lock: other kernels can load at the same time, and each is compiled by only one
     // thread.
-    return kKernels->put(key, load());
+    return kernel_memo<Kernels>().put(std::pair(variant, device), load());
+}
+
+/// The same, where the first call may load compact kernels: `load(units)` loads what it is given.
+template <typename Kernels, typename Load>
+Kernels load_in_stages(const FirstCall& call, const std::string& variant, int device,
+                       const std::function<std::vector<cuda::CompileRequest>()>& generate,
+                       Load load) {
+    if (const auto known = loaded<Kernels>(variant, device)) return *known;
+    const std::vector<cuda::CompileRequest> units = generate();
+    if (begins_compact(call, variant, device, units)) {
+        const Kernels kernels = load(compact(units));
+        compile_ahead(units);  // not at the same time, which would slow both down
+        return kernels;
+    }
+    return load_once<Kernels>(variant, device, [&] { return load(units); });
 }
 
 }  // namespace tilewright::attn::sm90

@@ -57,7 +57,7 @@ TW_DEVICE float quad_sum(float x) {
 
 template <int kCount>
 TW_DEVICE void multiply_rows(float (&values)[kCount], const float (&factor)[2]) {
-#pragma unroll
+    TW_UNROLL
     for (int i = 0; i < kCount; ++i) values[i] *= factor[i / 2 % 2];
 }
 
@@ -66,7 +66,7 @@ template <int kCount>
 TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2], float scale,
                             float (&sum)[2]) {
     float partial[2][2] = {};  // by row and column parity, which gives four chains of additions
-#pragma unroll
+    TW_UNROLL
     for (int i = 0; i < kCount; ++i) {
         const int row = i / 2 % 2;
         scores[i] = ptx::exp2_approx(fmaf(scores[i], scale, -reference[row]));
@@ -81,10 +81,10 @@ template <int kCount, typename Mod>
 TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2], const Mod& mod,
                             float (&sum)[2]) {
     float partial[2][2] = {};
-#pragma unroll
+    TW_UNROLL
     for (int j = 0; j < kCount / 4; ++j) {
         const auto columns = mod.columns_at(j);
-#pragma unroll
+        TW_UNROLL
         for (int i = 4 * j; i < 4 * j + 4; ++i) {
             const int row = i / 2 % 2;
             scores[i] =
@@ -100,7 +100,7 @@ TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2]
 template <int kCount>
 TW_DEVICE void row_maxima(const float (&values)[kCount], float (&largest)[2]) {
     float partial[2][2] = {{values[0], values[1]}, {values[2], values[3]}};
-#pragma unroll
+    TW_UNROLL
     for (int i = 4; i < kCount; ++i) {
         partial[i / 2 % 2][i % 2] = fmaxf(partial[i / 2 % 2][i % 2], values[i]);
     }
@@ -122,7 +122,7 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
     float largest[2], highest[2], reference[2], sum[2];
     row_maxima(scores, largest);
     bool is_large = false;
-#pragma unroll
+    TW_UNROLL
     for (int r = 0; r < 2; ++r) {
         largest[r] = quad_max(largest[r]);
         highest[r] = largest[r] * scale;
@@ -132,7 +132,7 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
     }
     if (__any_sync(~0u, is_large)) {
         float own_scale[2];
-#pragma unroll
+        TW_UNROLL
         for (int r = 0; r < 2; ++r) {
             const float own = bounded_exponent(largest[r], scale);
             highest[r] = kFirst ? own : fmaxf(own, state.reference[r]);
@@ -148,7 +148,7 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
         multiply_rows(scores, own_scale);
         scale = 1;
     }
-#pragma unroll
+    TW_UNROLL
     for (int r = 0; r < 2; ++r) {
         if constexpr (!kFirst) {
             const bool none = kGuard && highest[r] == -kInfinity;
@@ -157,7 +157,7 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
         state.reference[r] = highest[r];
     }
     exponentiate(scores, reference, scale, sum);
-#pragma unroll
+    TW_UNROLL
     for (int r = 0; r < 2; ++r) {
         state.sum[r] = kFirst ? sum[r] : fmaf(state.sum[r], factor[r], sum[r]);
     }
@@ -196,7 +196,7 @@ TW_DEVICE void raise_reference(float (&p)[kCount], RowState& state, const float 
                                float (&factor)[2]) {
     float largest[2];
     row_maxima(p, largest);
-#pragma unroll
+    TW_UNROLL
     for (int r = 0; r < 2; ++r) {
         const float growth = fmaxf(0.0f, ptx::log2_approx(quad_max(largest[r])));
         const float raised = state.reference[r] + growth;

@@ -292,7 +292,7 @@ struct ScoreMod {{
 
     TW_DEVICE void enter_rows(int row_index) {{
         first_row = row_index;
-#pragma unroll
+        TW_UNROLL
         for (int r = 0; r < 2; ++r) {{
             const int row = first_row + 8 * r;
 {rows}        }}
@@ -305,7 +305,7 @@ struct ScoreMod {{
     /// What columns 8 j and 8 j + 1 need and every row shares.
     TW_DEVICE Columns columns_at(int j) const {{
         Columns result;
-#pragma unroll
+        TW_UNROLL
         for (int e = 0; e < 2; ++e) {{
             const int offset = 8 * j + e, column = first + offset;
 {column}        }}

@@ -141,8 +141,8 @@ std::string Emitter::evaluate(const LinearForm& form, const std::string& start) 
     if (facts_.columns_are_keys && !form.constant.zero()) add(form.constant, "");
     if (!form.offset.zero()) {
         if (form.offset.name.empty()) {
-            add({1,
-                 fmt::format("{} * static_cast<float>(offset)", float_literal(form.offset.number))},
+            add({1, fmt::format("TW_UNROLLED_PRODUCT({}, static_cast<float>(offset))",
+                                float_literal(form.offset.number))},
                 "");
         } else {
             add(form.offset, "static_cast<float>(offset)");

@@ -16,12 +16,12 @@ TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const flo
     // NOTE: read again, so that values derived from it occupy no registers in the loop.
     const int quad_lane = ptx::lane_index() % 4;
     const bool odd = quad_lane & 1, upper = quad_lane & 2;
-#pragma unroll
+    TW_UNROLL
     for (int group = 0; group < (kColumns + 31) / 32; ++group) {
-#pragma unroll
+        TW_UNROLL
         for (int r = 0; r < 2; ++r) {
             u32 w[4];
-#pragma unroll
+            TW_UNROLL
             for (int j = 0; j < 4; ++j) {
                 const int i = 4 * (4 * group + j) + 2 * r;
                 w[j] = i < kCount ? ptx::pack(Element{}, accumulator[i] * factor[r],
@@ -50,9 +50,9 @@ template <int kColumns, int kCount>
 TW_DEVICE void store_floats(const float (&accumulator)[kCount], const float (&factor)[2],
                             float* target, i64 further, int rows) {
     const int first_column = ptx::lane_index() % 4 * 2;
-#pragma unroll
+    TW_UNROLL
     for (int j = 0; j < kColumns / 8; ++j) {
-#pragma unroll
+        TW_UNROLL
         for (int r = 0; r < 2; ++r) {
             if (8 * r >= rows) continue;
             const int i = 4 * j + 2 * r;

@@ -86,11 +86,11 @@ std::string function_text(const WgmmaShape& shape) {
 #define TW_WGMMA_D \
     "{{{places}}}"
 template <{accumulate}int kTransposeB, {parameters}>
-TW_DEVICE void wgmma({tag}, Steps<{steps}>, {sum} (&d)[{count}], {parameter}, u64 b{given}) {{
+TW_DEVICE_ONCE void wgmma({tag}, Steps<{steps}>, {sum} (&d)[{count}], {parameter}, u64 b{given}) {{
     asm volatile(
         "{{\n.reg .pred first, other;\n.reg .b64 a, b;\n"
-        "setp.ne.b32 first, %{acc}, 0;\nsetp.ne.b32 other, 1, 0;\n"
-{text}        "}}"
+        "setp.ne.b32 first, %{acc}, 0;\nsetp.ne.b32 other, 1, 0;\n" TW_WGMMA_BEGIN
+{text}        TW_WGMMA_END "}}"
         : {outputs}
         : {inputs});
 }}

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/runtime/background.h"
 #include "cuda/runtime/kernel_pack.h"
 #include "cuda/runtime/wait_notice.h"
 #include "support/check.h"
@@ -264,6 +265,21 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
         Cached{std::move(compiled.cubin), std::move(compiled.symbols)});
 }
 
+/// A compilation on a thread of its own.
+struct Background {
+    std::shared_ptr<std::atomic<bool>> done;
+    std::jthread thread;
+};
+struct BackgroundThreads {
+    std::mutex mutex;
+    std::vector<Background> all;
+};
+BackgroundThreads& background_threads() {
+    opened_nvrtc();                    // first, so that it outlives the threads that use it
+    static BackgroundThreads threads;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+    return threads;
+}
+
 /// A request's cubin in this process; threads that ask at once wait for one compilation.
 std::shared_ptr<const Cached> cached_of(const CompileRequest& request) {
     const std::string key = source_key(request);
@@ -413,20 +429,19 @@ std::string symbol_of(const CompileRequest& request, const std::string& kernel) 
     return cached->symbols.at(found - request.kernels.begin());
 }
 
+bool is_compiled(const CompileRequest& request) {
+    const std::string source = source_key(request);
+    if (const auto known = memory_cache().find(source))
+        return known->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    if (request.kernels.empty() && installed_kernel_pack().contains(source)) return true;
+    return read_from(DiskCache(kernel_cache_folder()), request, cache_key(request)).has_value();
+}
+
 void compile_in_background(CompileRequest request) {
-    struct Work {
-        std::shared_ptr<std::atomic<bool>> done;
-        std::jthread thread;
-    };
-    struct Threads {
-        std::mutex mutex;
-        std::vector<Work> all;
-    };
     if (request.kernels.empty() && installed_kernel_pack().contains(source_key(request))) return;
-    nvrtc_report();          // opened first, so that it outlives the threads that use it
-    static Threads threads;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+    BackgroundThreads& threads = background_threads();
     const std::lock_guard lock(threads.mutex);
-    std::erase_if(threads.all, [](const Work& work) { return work.done->load(); });
+    std::erase_if(threads.all, [](const Background& work) { return work.done->load(); });
     auto done = std::make_shared<std::atomic<bool>>(false);
     threads.all.push_back({done, std::jthread([done, request = std::move(request)] {
                                try {
@@ -437,6 +452,13 @@ void compile_in_background(CompileRequest request) {
                                }
                                done->store(true);
                            })});
+}
+
+std::size_t background_compilations() {
+    BackgroundThreads& threads = background_threads();
+    const std::lock_guard lock(threads.mutex);
+    std::erase_if(threads.all, [](const Background& work) { return work.done->load(); });
+    return threads.all.size();
 }
 
 void forget_cubin(const CompileRequest& request) {

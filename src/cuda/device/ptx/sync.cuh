@@ -69,13 +69,17 @@ TW_DEVICE void grid_dependency_launch() {
 /// cap at entry: __launch_bounds__(threads, 1).
 template <int kRegisters>
 TW_DEVICE void registers_increase() {
+#ifndef TW_COMPACT  // all warpgroups call the same functions
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
 }
 
 /// PTX ISA, setmaxnreg.dec: the warpgroup releases registers (sm_90a).
 template <int kRegisters>
 TW_DEVICE void registers_decrease() {
+#ifndef TW_COMPACT  // all warpgroups call the same functions
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
 }
 
 /// PTX ISA, elect.sync: true in one lane of a whole warp (sm_90).

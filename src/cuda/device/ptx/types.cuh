@@ -5,6 +5,8 @@
 // inline assembly.
 #pragma once
 
+#include "cuda/device/compact.cuh"
+
 #define TW_DEVICE __device__ __forceinline__
 
 namespace twd {

@@ -27,18 +27,24 @@ TW_DEVICE void wgmma_wait() {
 /// an A operand, across this place.
 template <int kCount>
 TW_DEVICE void wgmma_tie(float (&registers)[kCount]) {
+#ifndef TW_COMPACT
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+#endif
 }
 template <int kCount>
 TW_DEVICE void wgmma_tie(int (&registers)[kCount]) {
+#ifndef TW_COMPACT
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
+#endif
 }
 template <int kCount>
 TW_DEVICE void wgmma_tie(u32 (&registers)[kCount]) {
+#ifndef TW_COMPACT
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
+#endif
 }
 
 /// PTX ISA, matrix descriptor for a tile in 128-byte swizzle, aligned to 1024 bytes.

@@ -1,0 +1,42 @@
+// First calls of a variant: they may run kernels that compile in less than half the time, while the
+// kernels that later calls run are compiled in the background.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "attention/sm90/backward.h"
+#include "attention/sm90/forward.h"
+
+namespace tilewright::attn::sm90 {
+
+/// A call that may be the first of its variant.
+struct FirstCall {
+    const AttentionSpec* spec = nullptr;  ///< null: it waits for the kernels of later calls
+    cuda::StreamHandle stream = nullptr;
+};
+
+/// The units with their compact variants, which give the same results, compile sooner and run
+/// slower. Units of kernels for rows compile fast as they are.
+std::vector<cuda::CompileRequest> compact(std::vector<cuda::CompileRequest> units);
+
+/// Starts to compile the compact units of a variant if a later first call may run them.
+bool compile_compact(const FirstCall& call, const std::vector<cuda::CompileRequest>& units);
+
+/// Starts to compile units that no call waits for yet.
+void compile_ahead(const std::vector<cuda::CompileRequest>& units);
+
+/// May this call run compact kernels in place of those of `units`? Only the first that asks, for
+/// each variant and device.
+bool begins_compact(const FirstCall& call, const std::string& variant, int device,
+                    const std::vector<cuda::CompileRequest>& units);
+
+/// As the functions of this name in forward.h and backward.h; the first call of a variant may get
+/// compact kernels, which are not kept.
+ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
+                            const FirstCall& call, const std::function<void()>& before);
+BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device,
+                              const FirstCall& call);
+
+}  // namespace tilewright::attn::sm90

@@ -1,0 +1,219 @@
+// First calls of the Hopper engine: when they run compact kernels, and that these give the results
+// of the others.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <random>
+
+#include "attention/sm90/first_call.h"
+#include "cuda/runtime/stream.h"
+#include "tests/attention/sm90_support.h"
+#include "tilewright/attention.h"
+#include "tilewright/run.h"
+#include "tilewright/scores.h"
+#include "tilewright/system.h"
+
+namespace tilewright {
+namespace {
+
+/// A variable of the environment while this lives.
+class Setting {
+  public:
+    Setting(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+    ~Setting() { ::unsetenv(name_); }
+    Setting(const Setting&) = delete;
+    Setting& operator=(const Setting&) = delete;
+
+  private:
+    const char* name_;
+};
+
+/// Entries that a cache has had so far, dropped ones included.
+std::size_t entries_of(const std::string& name) {
+    for (const CacheCount& count : cache_counts()) {
+        if (count.name == name) return count.entries + count.evictions;
+    }
+    return 0;
+}
+
+struct Counts {
+    std::size_t first = entries_of("first calls of the Hopper engine");  ///< with compact kernels
+    std::size_t kept = entries_of("kernels of the Hopper engine");
+};
+
+/// On the stand-in for a GPU, whose kernels do nothing and which compiles any text.
+class CudaFirstCalls : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (std::getenv("TW_FAKE_EMPTY") == nullptr) GTEST_SKIP() << "NOT RUN: no stand-in";
+        x = Tensor::zeros(bf16, {1, 1, 64, 64}).to(Device::cuda());
+    }
+
+    /// A mod that no other call has.
+    static AttentionOptions new_mod() {
+        static int count = 0;
+        const double factor = 1000.5 + ++count;
+        return {.score_mod = [factor](auto s, auto, auto, auto, auto) { return s * factor; },
+                .engine = "sm90"};
+    }
+
+    /// What a call adds to the counts.
+    static void expect(const std::function<void()>& call, std::size_t first, std::size_t kept) {
+        const Counts before;
+        call();
+        const Counts after;
+        EXPECT_EQ(after.first - before.first, first);
+        EXPECT_EQ(after.kept - before.kept, kept);
+    }
+
+    Tensor x;
+};
+
+TEST_F(CudaFirstCalls, RunCompactKernelsOnce) {
+    const Setting on("TILEWRIGHT_COMPACT", "1");
+    AttentionOptions options = new_mod();
+    options.gradient = true;
+    AttentionOutput output;
+    const auto forward = [&] { output = attention(x, x, x, options); };
+    const auto backward = [&] { attention_backward(x, x, x, output, x, options); };
+    expect(forward, 1, 0);
+    expect(forward, 0, 1);
+    expect(forward, 0, 0);
+    // The forward pass has started to compile these, and the stand-in may be done.
+    const Counts before;
+    backward();
+    backward();
+    const Counts after;
+    EXPECT_LE(after.first - before.first, 1U);
+    EXPECT_EQ(after.kept - before.kept, 1U);
+    expect(backward, 0, 0);
+}
+
+TEST_F(CudaFirstCalls, WaitWhereAskedTo) {
+    const Setting off("TILEWRIGHT_COMPACT", "0");
+    const AttentionOptions options = new_mod();
+    const AttentionOutput output = attention(x, x, x, options);
+    expect([&] { attention(x, x, x, new_mod()); }, 0, 1);
+    expect([&] { attention_backward(x, x, x, output, x, options); }, 0, 1);
+}
+
+TEST_F(CudaFirstCalls, WaitDuringCapture) {
+    const Setting on("TILEWRIGHT_COMPACT", "1");
+    attention(x, x, x, {.engine = "sm90"});
+    const cuda::Driver& driver = cuda::driver();
+    const cuda::Stream stream(0);
+    const CudaScope scope(stream.handle());
+    void* graph = nullptr;
+    expect(
+        [&] {
+            driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 0), "capturing");
+            attention(x, x, x, new_mod());
+            driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "capturing");
+        },
+        0, 1);
+    driver.cuGraphDestroy(graph);
+}
+
+TEST_F(CudaFirstCalls, WaitWhereCompactKernelsWouldTakeLong) {
+    const Setting on("TILEWRIGHT_COMPACT", "1");
+    const Tensor large = Tensor::empty(bf16, {1, 1, 1 << 18, 64}, Device::cuda());
+    expect([&] { attention(large, large, large, new_mod()); }, 0, 1);
+    AttentionOptions window = new_mod();
+    window.window = {512, 0};
+    expect([&] { attention(large, large, large, window); }, 1, 0);
+}
+
+}  // namespace
+
+namespace attn::sm90 {
+namespace {
+
+bool equal_bits(const Tensor& a, const Tensor& b) {
+    const Tensor x = a.to(tilewright::Device()).contiguous(),
+                 y = b.to(tilewright::Device()).contiguous();
+    std::int64_t bytes = size_of(x.dtype());
+    for (const std::int64_t extent : x.shape()) bytes *= extent;
+    return std::memcmp(x.raw(), y.raw(), static_cast<std::size_t>(bytes)) == 0;
+}
+
+Tensor random_on_gpu(const Tensor::Dims& shape, unsigned seed) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal;
+    const Tensor values = Tensor::empty(f32, shape);
+    std::int64_t count = 1;
+    for (const std::int64_t extent : shape) count *= extent;
+    for (std::int64_t i = 0; i < count; ++i) values.data<float>()[i] = normal(generator);
+    return values.to(bf16).to(tilewright::Device::cuda());
+}
+
+TEST(Sm90FirstCalls, CompactKernelsGiveTheSameBits) {
+    TW_REQUIRE_GPU();
+    if (cuda::device_info(0).arch() != "sm_90a") GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    const Setting on("TILEWRIGHT_COMPACT", "1");
+    for (const std::int64_t dim : {64, 104, 128, 192}) {
+        // A mod with factors of the time, so that no kernel is on disk.
+        const double factor = 1 + 1e-9 * static_cast<double>(::time(nullptr) % 100000000);
+        AttentionOptions options;
+        options.causal = true;
+        options.gradient = true;
+        options.score_mod = [factor](auto s, auto, auto, auto q, auto kv) {
+            return s * factor + s * s * 0.01 - (q - kv) * 0.02;
+        };
+        const Tensor q = random_on_gpu({1, 2, 1500, dim}, 1),
+                     k = random_on_gpu({1, 2, 1500, dim}, 2),
+                     v = random_on_gpu({1, 2, 1500, dim}, 3);
+        const auto both = [&] {
+            const AttentionOutput out = attention(q, k, v, options);
+            const AttentionGradients gradients = attention_backward(q, k, v, out, v, options);
+            return std::vector{out.out, out.lse, gradients.query, gradients.key, gradients.value};
+        };
+        const Counts before;
+        const std::vector<Tensor> compact = both();
+        EXPECT_GE(Counts().first - before.first, 1U);
+        const std::vector<Tensor> later = both();
+        for (std::size_t i = 0; i < compact.size(); ++i) {
+            EXPECT_TRUE(equal_bits(compact[i], later[i])) << dim << " " << i;
+        }
+    }
+}
+
+TEST(Sm90FirstCalls, CompactKernelsCompileForEveryKindOfCall) {
+    TW_REQUIRE_NVRTC();
+    std::vector<cuda::CompileRequest> units;
+    for (const std::int64_t dim : {64, 128, 256}) {
+        ForwardInputs inputs = inputs_of({.heads = 16,
+                                          .kv_heads = 16,
+                                          .q_len = 2048,
+                                          .kv_len = 2048,
+                                          .dim = dim,
+                                          .value_dim = dim,
+                                          .causal = true});
+        if (dim == 64) inputs.dropout = 0.1;
+        if (dim == 128) inputs.q_segments = inputs.kv_segments = 7 << 20;
+        const ForwardDesc desc = check_forward(inputs);
+        units.push_back(compact({generate_forward(desc, choose_forward(desc, 132))}).front());
+        BackwardInputs backward;
+        static_cast<ProblemInputs&>(backward) = inputs;
+        backward.grad_query = inputs.query;
+        backward.grad_key = inputs.key;
+        backward.grad_value = inputs.value;
+        backward.grad_out = inputs.out;
+        const BackwardDesc of = check_backward(backward);
+        for (cuda::CompileRequest& unit : compact(generate_backward(of, choose_backward(of)))) {
+            const bool rows = unit.name.starts_with("rows_of_");
+            EXPECT_EQ(unit.name.starts_with("compact_"), !rows) << unit.name;
+            units.push_back(std::move(unit));
+        }
+    }
+    for (const cuda::CompileRequest& unit : units) {
+        EXPECT_NO_THROW(cuda::compile(unit)) << unit.name;
+    }
+}
+
+}  // namespace
+}  // namespace attn::sm90
+}  // namespace tilewright
