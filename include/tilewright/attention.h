@@ -120,8 +120,8 @@ AttentionGradients attention_backward(const Tensor& query, const Tensor& key, co
                                       const Tensor& dlse = {});
 
 /// The same into the caller's tensors, with the shapes and dtypes that the functions above return;
-/// lse and max_scores without gaps. `out.max_scores` may be undefined. Undefined gradients of
-/// query, key and value are not computed; `sinks` and `captured` are replaced by new tensors.
+/// lse, max_scores, `sinks` and `captured` without gaps. Nothing is returned for undefined lse,
+/// max_scores and gradients of query, key and value; undefined `sinks` and `captured` are made.
 void attention_into(const AttentionOutput& out, const Tensor& query, const Tensor& key,
                     const Tensor& value, const AttentionOptions& options = {});
 void attention_backward_into(AttentionGradients& gradients, const Tensor& query, const Tensor& key,

@@ -11,9 +11,9 @@
 
 namespace TW_API tilewright {
 
-/// The launches of one run of an operation on the CPU, for repeating them on other arrays with the
-/// same dtypes, shapes and strides, without checks, lookups or choices. Immutable; may run on many
-/// threads at once. Copies share it.
+/// The launches of one run of an operation, for repeating them on other arrays with the same
+/// dtypes, devices, shapes and strides, without checks, lookups or choices. Immutable; may run on
+/// many threads at once. Copies share it.
 class Recording {
   public:
     /// An operation on the given arrays.
@@ -25,10 +25,14 @@ class Recording {
     static Recording of(const std::vector<Tensor>& arrays, const Operation& operation);
 
     /// Whether the operation did nothing but launch kernels on the arrays, on new memory, and on
-    /// owned memory that existed before, whose elements a repeat reads again.
+    /// owned memory that existed before, whose elements a repeat reads again, and its kernels are
+    /// still loaded. On a GPU only the engine for Hopper GPUs can be repeated.
     bool complete() const;
-    /// Repeats the launches on arrays at these addresses. Only for complete recordings.
-    void repeat(std::span<void* const> arrays) const;
+    /// Repeats the launches on arrays at these addresses, on a GPU on the current stream. Only for
+    /// complete recordings. False, and nothing is launched, where the operation has to run itself:
+    /// while a graph is captured, on arrays of a GPU that are not aligned to 16 bytes, and once a
+    /// kernel has been unloaded; on the CPU never.
+    bool repeat(std::span<void* const> arrays) const;
 
   private:
     struct State;

@@ -3,6 +3,7 @@
 #include "tilewright/attention.h"
 
 #include <utility>
+#include <vector>
 
 #include "attention/engine.h"
 #include "attention/prepare.h"
@@ -12,6 +13,7 @@
 #include "attention/tiles/options.h"
 #include "run/overlap.h"
 #include "run/recorder.h"
+#include "run/scratch.h"
 #include "support/check.h"
 
 namespace tilewright {
@@ -35,6 +37,15 @@ void run_forward(AttentionCall& call) {
     const std::function<void()> repair = tiles::repair(spec, call.buffers);
     run_on(engine, spec, std::move(call.buffers));
     repair();
+}
+
+/// Rows that kernels write and nobody reads.
+Tensor unwanted_rows(DType dtype, const Tensor::Dims& shape, Device device) {
+    std::int64_t size = 1;
+    for (const std::int64_t extent : shape) size *= extent;
+    const Tensor memory = run::scratch(size * size_of(dtype), device);
+    if (!memory.defined()) return Tensor::empty(dtype, shape, device);
+    return Tensor::from_data(memory.raw(), dtype, shape, {}, memory.owner(), device);
 }
 
 /// Checks the forward's results and the gradients with respect to them.
@@ -61,17 +72,58 @@ void check_backward_inputs(AttentionCall& call, const AttentionOutput& forward, 
     spec.dlse = dlse.defined();
 }
 
-/// Allocates the accumulators for the gradients of sinks and captures.
-void place_sums(AttentionCall& call) {
+/// The captures of the score mod that have gradients.
+std::vector<const CaptureSpec*> differentiable(const AttentionSpec& spec) {
+    std::vector<const CaptureSpec*> result;
+    for (const CaptureSpec& capture : spec.score.captures)
+        if (capture.differentiable) result.push_back(&capture);
+    return result;
+}
+
+/// Checks the caller's tensors for the gradients of sinks and captures; undefined ones are made.
+void check_sums(const AttentionCall& call, const AttentionGradients& given) {
+    const AttentionSpec& spec = call.spec;
+    if (given.sinks.defined())
+        check_rows("gradients.sinks", given.sinks, call.buffers.sinks.dtype(),
+                   call.buffers.sinks.shape(), spec.device);
+    const auto captures = differentiable(spec);
+    if (given.captured.size() > captures.size())
+        user_error("attention", "expected at most {} tensors in gradients.captured but got {}",
+                   captures.size(), given.captured.size());
+    for (std::size_t n = 0; n < given.captured.size(); ++n)
+        if (given.captured[n].defined())
+            check_rows("gradients.captured", given.captured[n], captures[n]->dtype,
+                       captures[n]->shape, spec.device);
+}
+
+/// Places the accumulators for the gradients of sinks and captures: in the caller's tensors where
+/// these have the dtype of sums.
+void place_sums(AttentionCall& call, const AttentionGradients& given) {
     const DType sums = tiles::accumulator(call.spec.dtype);
     AttentionBuffers& b = call.buffers;
-    if (b.sinks.defined())
-        b.sinks_gradient = Tensor::empty(sums, b.sinks.shape(), b.sinks.device());
+    const auto place = [&](const Tensor& target, const Tensor::Dims& shape) {
+        const bool fits = target.defined() && target.dtype() == sums;
+        return fits ? target : Tensor::empty(sums, shape, call.spec.device);
+    };
+    if (b.sinks.defined()) b.sinks_gradient = place(given.sinks, b.sinks.shape());
+    std::size_t next = 0;
     for (const CaptureSpec& capture : call.spec.score.captures) {
-        b.captured_gradients.push_back(capture.differentiable
-                                           ? Tensor::empty(sums, capture.shape, call.spec.device)
-                                           : Tensor());
+        if (!capture.differentiable) {
+            b.captured_gradients.emplace_back();
+            continue;
+        }
+        const std::size_t n = next++;
+        b.captured_gradients.push_back(
+            place(n < given.captured.size() ? given.captured[n] : Tensor(), capture.shape));
     }
+}
+
+/// Moves a sum to where its gradient belongs: to the caller's tensor, or to a new one.
+void finish_sum(const Tensor& sum, DType dtype, Tensor& target) {
+    if (!target.defined())
+        target = run::converted(sum, dtype);
+    else if (target.raw() != sum.raw())
+        run::convert(sum, target);
 }
 
 void run_backward(AttentionCall& call) {
@@ -109,9 +161,13 @@ void backward(AttentionGradients& gradients, const Tensor& query, const Tensor& 
         place("gradients.query", gradients.query, b.query, spec.query_length),
         place("gradients.key", gradients.key, b.key, call.given_kv_length),
         place("gradients.value", gradients.value, b.value, call.given_kv_length)};
-    const run::Named targets[] = {{"gradients.query", gradients.query},
-                                  {"gradients.key", gradients.key},
-                                  {"gradients.value", gradients.value}};
+    check_sums(call, gradients);
+    std::vector<run::Named> targets = {{"gradients.query", gradients.query},
+                                       {"gradients.key", gradients.key},
+                                       {"gradients.value", gradients.value},
+                                       {"gradients.sinks", gradients.sinks}};
+    for (const Tensor& captured : gradients.captured)
+        targets.push_back({"gradients.captured", captured});
     const run::Named sources[] = {{"query", query},
                                   {"key", key},
                                   {"value", value},
@@ -126,19 +182,20 @@ void backward(AttentionGradients& gradients, const Tensor& query, const Tensor& 
     spec.query_gradient = made[0].defined();
     spec.key_gradient = made[1].defined();
     spec.value_gradient = made[2].defined();
-    place_sums(call);
+    place_sums(call, gradients);
     run_backward(call);
 
     Tensor* const results[] = {&gradients.query, &gradients.key, &gradients.value};
     for (std::size_t i = 0; i < std::size(results); ++i) {
         if (made[i].defined()) *results[i] = to_bhsd(made[i], options.layout);
     }
-    gradients.captured.clear();
-    if (b.sinks.defined()) gradients.sinks = run::converted(b.sinks_gradient, b.sinks.dtype());
+    if (b.sinks.defined()) finish_sum(b.sinks_gradient, b.sinks.dtype(), gradients.sinks);
+    gradients.captured.resize(differentiable(spec).size());
+    std::size_t next = 0;
     for (std::size_t i = 0; i < b.captured_gradients.size(); ++i) {
         if (!b.captured_gradients[i].defined()) continue;
-        gradients.captured.push_back(
-            run::converted(b.captured_gradients[i], spec.score.captures[i].dtype));
+        finish_sum(b.captured_gradients[i], spec.score.captures[i].dtype,
+                   gradients.captured[next++]);
     }
 }
 
@@ -173,14 +230,15 @@ void attention_into(const AttentionOutput& out, const Tensor& query, const Tenso
         check_output("out.out", out.out, spec.dtype,
                      {spec.batch, spec.query_heads, spec.query_length, spec.value_dim},
                      options.layout, spec.device);
-    check_rows("out.lse", out.lse, sums, rows, spec.device);
+    if (out.lse.defined()) check_rows("out.lse", out.lse, sums, rows, spec.device);
     if (out.max_scores.defined())
         check_rows("out.max_scores", out.max_scores, sums, rows, spec.device);
     const run::Named targets[] = {
         {"out.out", result}, {"out.lse", out.lse}, {"out.max_scores", out.max_scores}};
     const run::Named sources[] = {{"query", query}, {"key", key}, {"value", value}};
     run::check_targets("attention", targets, sources);
-    call.buffers.result = {result, out.lse, out.max_scores};
+    const Tensor lse = out.lse.defined() ? out.lse : unwanted_rows(sums, rows, spec.device);
+    call.buffers.result = {result, lse, out.max_scores};
     run_forward(call);
 }
 

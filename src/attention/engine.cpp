@@ -5,6 +5,7 @@
 #include "attention/tiles/engine.h"
 #include "attention/tune.h"
 #include "run/machine.h"
+#include "run/scratch.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
@@ -43,7 +44,7 @@ void run_on(const Engine& engine, const AttentionSpec& spec, AttentionBuffers bu
     if (spec.on_gpu()) run::check_stream("attention", spec.device.index);
     const auto launch = [&](const EngineConfig& config) {
         const std::int64_t bytes = engine.workspace(spec, config);
-        buffers.workspace = bytes > 0 ? Tensor::empty(u8, {bytes}, spec.device) : Tensor();
+        buffers.workspace = run::scratch(bytes, spec.device);
         engine.launch(spec, config, buffers, spec.on_gpu() ? cuda_stream() : nullptr);
     };
     launch(*configuration(engine, spec, buffers, launch));

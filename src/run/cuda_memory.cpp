@@ -13,6 +13,7 @@
 #include "cuda/runtime/memory.h"
 #include "cuda/runtime/stream.h"
 #include "run/recorder.h"
+#include "run/scratch.h"
 #include "support/check.h"
 #include "support/memo.h"
 #include "tilewright/run.h"
@@ -145,6 +146,24 @@ std::shared_ptr<void> allocate_on_gpu(std::int64_t bytes, int device) {
     return cached_cuda_memory(bytes, device);
 }
 
+Tensor scratch(std::int64_t bytes, Device device) {
+    constexpr std::int64_t kMostOwn = std::int64_t{4} << 20;
+    if (bytes == 0) return {};
+    // A graph has memory of the caller.
+    if (device.kind == Device::Kind::cpu || bytes > kMostOwn || cuda::is_capturing())
+        return Tensor::empty(u8, {bytes}, device);
+    std::shared_ptr<void> memory;
+    try {
+        memory = cached_cuda_memory(bytes, device.index);
+    } catch (const CudaError&) {  // the caller's allocator may hold what is left
+        return Tensor::empty(u8, {bytes}, device);
+    }
+    void* const address = memory.get();
+    const Tensor result = Tensor::from_data(address, u8, {bytes}, {}, std::move(memory), device);
+    if (Recorder* const recorder = Recorder::current()) recorder->allocated(result);
+    return result;
+}
+
 bool is_told_addresses() {
     return allocator_of_thread != nullptr;
 }
@@ -173,6 +192,7 @@ std::vector<Tensor> own_copies(std::span<const Tensor> tensors, Device device) {
 void copy_memory(void* to, Device to_device, const void* from, Device from_device,
                  std::int64_t bytes) {
     if (bytes == 0) return;
+    interrupt_recording();
     const bool to_gpu = to_device.kind == Device::Kind::cuda,
                from_gpu = from_device.kind == Device::Kind::cuda;
     TW_ASSERT(to_gpu || from_gpu);
@@ -198,6 +218,7 @@ void copy_memory(void* to, Device to_device, const void* from, Device from_devic
 }
 
 void write_words(void* memory, std::span<const std::uint32_t> words, int device) {
+    interrupt_recording();
     const cuda::ContextScope scope(device);
     const cuda::Driver& driver = cuda::driver();
     for (std::size_t i = 0; i < words.size(); ++i) {
@@ -235,6 +256,7 @@ Tensor constant(std::span<const std::int64_t> values, Device device) {
 
 void fill_words(void* memory, std::uint32_t pattern, std::int64_t count, int device) {
     if (count == 0) return;
+    interrupt_recording();
     const cuda::ContextScope scope(device);
     const cuda::Driver& driver = cuda::driver();
     driver.check(driver.cuMemsetD32Async(reinterpret_cast<std::uintptr_t>(memory), pattern,
@@ -244,6 +266,7 @@ void fill_words(void* memory, std::uint32_t pattern, std::int64_t count, int dev
 
 void clear_on_gpu(void* memory, std::int64_t bytes, int device) {
     if (bytes == 0) return;
+    interrupt_recording();
     const cuda::ContextScope scope(device);
     const cuda::Driver& driver = cuda::driver();
     driver.check(driver.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(memory), 0,

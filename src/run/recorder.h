@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -25,11 +26,16 @@ struct RecordedPlace {
     std::int64_t offset = 0;
 };
 
+/// Launches kernels of an engine of its own again, with its arrays at other addresses.
+using RepeatedLaunch = std::function<void(std::span<void* const> addresses)>;
+
 struct RecordedLaunch {
-    std::shared_ptr<const Executable> executable;
-    ir::Arguments arguments;
-    std::vector<RecordedPlace> places;
-    std::vector<Tensor> constants;  ///< keeps their memory alive
+    std::shared_ptr<const Executable> executable = {};  ///< null: `repeat` launches
+    ir::Arguments arguments = {};
+    RepeatedLaunch repeat = {};
+    std::vector<std::weak_ptr<const void>> kernels = {};  ///< that `repeat` needs
+    std::vector<RecordedPlace> places = {};
+    std::vector<Tensor> constants = {};  ///< keeps their memory alive
 };
 
 /// Records the launches of one thread.
@@ -38,8 +44,7 @@ class Recorder {
     /// How tensors are identified: each view by another front end has a different owner.
     enum class By : std::uint8_t { owner, address };
 
-    explicit Recorder(std::span<const Tensor> arrays, By by = By::owner)
-        : arrays_(arrays), by_(by) {}
+    explicit Recorder(std::span<const Tensor> arrays, By by = By::owner);
 
     /// The recorder of this thread's launches; null if there is none.
     static Recorder*& current();
@@ -50,12 +55,20 @@ class Recorder {
     void launched(const std::shared_ptr<const Executable>& executable,
                   const ir::Arguments& arguments, std::span<const Tensor> inputs,
                   std::span<const Tensor> outputs);
+    /// Reports the last `count` launches on a GPU, of kernels that are no executable: `repeat` gets
+    /// the addresses of inputs, then of outputs. Repeats end once one of `kernels` is unloaded.
+    void launched(std::uint64_t count, RepeatedLaunch repeat,
+                  std::vector<std::weak_ptr<const void>> kernels, std::span<const Tensor> inputs,
+                  std::span<const Tensor> outputs);
+    /// Counts launches on a GPU that a repeat makes again.
+    void count_on_gpu(std::uint64_t count) { on_gpu_ += count; }
     void interrupt() { complete_ = false; }
     /// Appends a tensor of new memory, which launches wrote, to the arrays. UserError of `op`,
     /// which calls it `name`, for any other tensor.
     void adopt(const char* op, const std::string& name, const Tensor& result);
 
-    bool complete() const { return complete_ && !launches_.empty(); }
+    /// Asked on the thread that launched.
+    bool complete() const;
     std::int64_t memory_bytes() const { return memory_bytes_; }
     std::vector<RecordedLaunch> take_launches() { return std::move(launches_); }
 
@@ -75,6 +88,7 @@ class Recorder {
     std::map<const void*, Memory> memory_;  ///< by owner
     std::vector<RecordedLaunch> launches_;
     std::int64_t memory_bytes_ = 0;
+    std::uint64_t on_gpu_;  ///< launches of this thread that are recorded, and earlier ones
     bool complete_ = true;
 };
 
@@ -101,6 +115,8 @@ Tensor cleared(DType dtype, const Tensor::Dims& shape, Device device);
 
 /// The tensor in another dtype, row-major; while recording on a CPU, converted by a kernel too.
 Tensor converted(const Tensor& tensor, DType dtype);
+/// The same into a row-major tensor of the same shape.
+void convert(const Tensor& tensor, const Tensor& target);
 
 /// Called where a recording cannot be complete: the host reads, writes or depends on elements.
 inline void interrupt_recording() {

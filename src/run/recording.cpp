@@ -3,20 +3,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "cuda/runtime/launches.h"
 #include "ir/parse.h"
 #include "run/clear.h"
 #include "run/cuda_memory.h"
+#include "run/machine.h"
 #include "run/recorder.h"
+#include "run/scratch.h"
 #include "support/check.h"
 #include "support/integer.h"
+#include "tilewright/run.h"
 
 namespace tilewright {
 
 namespace run {
+
+Recorder::Recorder(std::span<const Tensor> arrays, By by)
+    : arrays_(arrays), by_(by), on_gpu_(cuda::launched_by_thread()) {}
+
+bool Recorder::complete() const {
+    return complete_ && !launches_.empty() && on_gpu_ == cuda::launched_by_thread();
+}
 
 Recorder*& Recorder::current() {
     static thread_local Recorder* recorder = nullptr;
@@ -24,7 +37,7 @@ Recorder*& Recorder::current() {
 }
 
 void Recorder::allocated(const Tensor& memory) {
-    memory_.insert_or_assign(memory.owner().get(), Memory{memory});
+    if (complete_) memory_.insert_or_assign(memory.owner().get(), Memory{memory});
 }
 
 bool Recorder::is_of(const Tensor& tensor, const Tensor& whole) const {
@@ -56,7 +69,8 @@ void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_o
     }
     Memory* const memory = memory_of(tensor);
     if (memory == nullptr && tensor.owner() && !is_output) {
-        launch.places.push_back({.in = RecordedPlace::In::constant});
+        launch.places.push_back(
+            {.in = RecordedPlace::In::constant, .array = launch.constants.size()});
         launch.constants.push_back(tensor);
         return;
     }
@@ -66,7 +80,7 @@ void Recorder::add_place(RecordedLaunch& launch, const Tensor& tensor, bool is_o
         return;
     }
     if (memory->offset < 0) {
-        constexpr std::int64_t kAlignment = 64;
+        constexpr std::int64_t kAlignment = 256;
         memory->offset = memory_bytes_;
         memory_bytes_ += ceil_div(memory->tensor.nbytes(), kAlignment) * kAlignment;
     }
@@ -97,10 +111,21 @@ void Recorder::adopt(const char* op, const std::string& name, const Tensor& resu
 void Recorder::launched(const std::shared_ptr<const Executable>& executable,
                         const ir::Arguments& arguments, std::span<const Tensor> inputs,
                         std::span<const Tensor> outputs) {
-    RecordedLaunch launch{executable, arguments, {}, {}};
+    RecordedLaunch launch{.executable = executable, .arguments = arguments};
     for (const Tensor& tensor : inputs) add_place(launch, tensor, false);
     for (const Tensor& tensor : outputs) add_place(launch, tensor, true);
     launches_.push_back(std::move(launch));
+}
+
+void Recorder::launched(std::uint64_t count, RepeatedLaunch repeat,
+                        std::vector<std::weak_ptr<const void>> kernels,
+                        std::span<const Tensor> inputs, std::span<const Tensor> outputs) {
+    if (by_ == By::address) complete_ = false;  // artifacts hold executables only
+    RecordedLaunch launch{.repeat = std::move(repeat), .kernels = std::move(kernels)};
+    for (const Tensor& tensor : inputs) add_place(launch, tensor, false);
+    for (const Tensor& tensor : outputs) add_place(launch, tensor, true);
+    launches_.push_back(std::move(launch));
+    count_on_gpu(count);
 }
 
 RecorderScope::RecorderScope(Recorder* recorder)
@@ -114,10 +139,20 @@ void launch(const std::shared_ptr<const Executable>& executable, const ir::Argum
             std::span<const Tensor> inputs, std::span<const Tensor> outputs) {
     Recorder* const recorder = Recorder::current();
     if (!recorder) return executable->run(arguments);
-    recorder->launched(executable, arguments, inputs, outputs);
-    // While it waits, a thread may work on another call.
-    const RecorderScope paused(nullptr);
-    executable->run(arguments);
+    const auto on_gpu = [](const Tensor& tensor) {
+        return tensor.device().kind == Device::Kind::cuda;
+    };
+    if (std::any_of(outputs.begin(), outputs.end(), on_gpu))
+        recorder->interrupt();  // a recording would keep the kernels loaded
+    else
+        recorder->launched(executable, arguments, inputs, outputs);
+    const std::uint64_t before = cuda::launched_by_thread();
+    {
+        // While it waits, a thread may work on another call.
+        const RecorderScope paused(nullptr);
+        executable->run(arguments);
+    }
+    recorder->count_on_gpu(cuda::launched_by_thread() - before);  // work of the CPU, offloaded
 }
 
 namespace {
@@ -171,20 +206,25 @@ Tensor cleared(DType dtype, const Tensor::Dims& shape, Device device) {
 }
 
 Tensor converted(const Tensor& tensor, DType dtype) {
+    if (tensor.dtype() == dtype) return tensor;
+    const Tensor result = Tensor::empty(dtype, tensor.shape(), tensor.device());
+    convert(tensor, result);
+    return result;
+}
+
+void convert(const Tensor& tensor, const Tensor& target) {
     if (Recorder::current() == nullptr || tensor.device().kind != Device::Kind::cpu ||
-        tensor.dtype() == dtype || !tensor.is_contiguous())
-        return tensor.to(dtype);
-    const Tensor result = Tensor::empty(dtype, tensor.shape());
+        !tensor.is_contiguous())
+        return target.copy_from(tensor);
     launch_flat(fmt::format("func @convert(%x: ref<{0}[{2}]>, %y: ref<{1}[{2}]>) grid [{3}] {{\n"
                             "  %i = program_id axis 0 : i64\n  %n = constant {4} : i64\n"
                             "  %start = mul %i, %n : i64\n"
                             "  %a = load %x[%start : {4}] : {0}[{4}]\n"
                             "  %b = cast %a : {1}[{4}]\n"
                             "  store %y[%start : {4}], %b\n  yield\n}}\n",
-                            name(tensor.dtype()), name(dtype), tensor.size(),
+                            name(tensor.dtype()), name(target.dtype()), tensor.size(),
                             ceil_div(tensor.size(), kBlock), kBlock),
-                {tensor, result});
-    return result;
+                {tensor, target});
 }
 
 }  // namespace run
@@ -193,19 +233,32 @@ struct Recording::State {
     std::vector<run::RecordedLaunch> launches;
     std::int64_t memory_bytes = 0;
     bool complete = false;
+    Device device;
 };
+
+namespace {
+
+/// Kernels on a GPU are chosen by this alignment of arrays, and by no larger one.
+bool is_aligned(const void* address) {
+    constexpr std::uintptr_t kAlignment = 16;
+    return reinterpret_cast<std::uintptr_t>(address) % kAlignment == 0;
+}
+
+}  // namespace
 
 Recording Recording::of(const std::vector<Tensor>& arrays, const Operation& operation) {
     std::vector<Tensor> owned;
     owned.reserve(arrays.size());
-    bool on_cpu = true;
+    bool repeats = true;
+    const Device device = arrays.empty() ? Device() : arrays.front().device();
     for (const Tensor& array : arrays) {
         // Arrays that share memory here may not do so in another run: separate owners tell which of
         // them a view belongs to.
         owned.push_back(Tensor::from_data(array.raw(), array.dtype(), array.shape(),
                                           array.strides(), std::make_shared<char>(),
                                           array.device()));
-        on_cpu &= array.device() == Device();
+        repeats &= array.device() == device;
+        repeats &= device.kind == Device::Kind::cpu || is_aligned(array.raw());
     }
     run::Recorder recorder(owned);
     {
@@ -213,31 +266,64 @@ Recording Recording::of(const std::vector<Tensor>& arrays, const Operation& oper
         const run::RecorderScope scope(&recorder);
         operation(owned);
     }
-    const bool complete = recorder.complete() && on_cpu;
+    const bool complete = recorder.complete() && repeats;
     return Recording(std::make_shared<State>(
         State{complete ? recorder.take_launches() : std::vector<run::RecordedLaunch>(),
-              recorder.memory_bytes(), complete}));
+              recorder.memory_bytes(), complete, device}));
 }
 
 bool Recording::complete() const {
-    return state_->complete;
+    const auto is_loaded = [](const run::RecordedLaunch& launch) {
+        return std::none_of(launch.kernels.begin(), launch.kernels.end(),
+                            [](const auto& kernel) { return kernel.expired(); });
+    };
+    return state_->complete &&
+           std::all_of(state_->launches.begin(), state_->launches.end(), is_loaded);
 }
 
-void Recording::repeat(std::span<void* const> arrays) const {
+bool Recording::repeat(std::span<void* const> arrays) const {
     TW_ASSERT(state_->complete, "a recording that is not complete");
-    const Tensor memory =
-        state_->memory_bytes > 0 ? Tensor::empty(u8, {state_->memory_bytes}) : Tensor();
+    const Device device = state_->device;
+    std::vector<std::shared_ptr<const void>> kernels;
+    if (device.kind == Device::Kind::cuda) {
+        // A graph has to keep what it launches.
+        if (is_cuda_recording() || !std::all_of(arrays.begin(), arrays.end(), is_aligned))
+            return false;
+        for (const run::RecordedLaunch& launch : state_->launches) {
+            for (const auto& kernel : launch.kernels) {
+                kernels.push_back(kernel.lock());
+                if (!kernels.back()) return false;
+            }
+        }
+        run::check_stream("repeat", device.index);
+    }
+    const Tensor memory = run::scratch(state_->memory_bytes, device);
+    std::vector<void*> addresses;
     for (const run::RecordedLaunch& launch : state_->launches) {
         ir::Arguments arguments = launch.arguments;
+        addresses.clear();
         for (std::size_t i = 0; i < launch.places.size(); ++i) {
             const run::RecordedPlace& place = launch.places[i];
-            if (place.in == run::RecordedPlace::In::constant) continue;
-            const bool own = place.in == run::RecordedPlace::In::memory;
-            void* const start = own ? memory.raw() : arrays[place.array];
-            arguments.refs[i].data = static_cast<std::byte*>(start) + place.offset;
+            void* address = nullptr;
+            if (place.in == run::RecordedPlace::In::constant) {
+                address = launch.executable ? arguments.refs[i].data
+                                            : launch.constants[place.array].raw();
+            } else {
+                const bool own = place.in == run::RecordedPlace::In::memory;
+                void* const start = own ? memory.raw() : arrays[place.array];
+                address = static_cast<std::byte*>(start) + place.offset;
+            }
+            if (launch.executable)
+                arguments.refs[i].data = address;
+            else
+                addresses.push_back(address);
         }
-        launch.executable->run(arguments);
+        if (launch.executable)
+            launch.executable->run(arguments);
+        else
+            launch.repeat(addresses);
     }
+    return true;
 }
 
 }  // namespace tilewright

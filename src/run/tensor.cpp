@@ -86,7 +86,9 @@ Tensor Tensor::empty(DType dtype, Dims shape, Device device) {
     if (device.kind == Device::Kind::cuda) {
         std::shared_ptr<void> owner = run::allocate_on_gpu(bytes, device.index);
         void* const memory = owner.get();
-        return from_data(memory, dtype, std::move(shape), {}, std::move(owner), device);
+        Tensor result = from_data(memory, dtype, std::move(shape), {}, std::move(owner), device);
+        if (run::Recorder* const recorder = run::Recorder::current()) recorder->allocated(result);
+        return result;
     }
     // At least one byte, so that empty tensors have a pointer too.
     const std::size_t size = std::max<std::int64_t>(bytes, 1);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/attention/definition.h"
 #include "tilewright/scores.h"
 
@@ -285,6 +287,38 @@ TEST(Attention, ResultsNeverOverwriteWhatIsRead) {
     attention_backward_into(slices, q, k, k, out, k);
     EXPECT_EQ(slices.key.to_vector<float>(),
               attention_backward(q, k, k, out, k).key.to_vector<float>());
+}
+
+TEST(Attention, GradientsOfCapturesAndSinksGoWhereTheCallerSays) {
+    const Tensor q = random_tensor(f32, {1, 2, 40, 16}, 1), slopes = random_tensor(f32, {2}, 2),
+                 sinks = random_tensor(bf16, {2}, 3);
+    AttentionOptions options;
+    options.score_mod = scores::alibi(capture(slopes, "slopes"));
+    options.sinks = sinks;
+    const AttentionOutput out = attention(q, q, q, options);
+    const Tensor nobody_reads = Tensor::zeros(f32, q.shape());
+    attention_into({nobody_reads, {}, {}}, q, q, q, options);
+    EXPECT_EQ(nobody_reads.to_vector<float>(), out.out.to_vector<float>());
+    const AttentionGradients made = attention_backward(q, q, q, out, q, options);
+    AttentionGradients given;
+    given.sinks = Tensor::full(bf16, {2}, NAN);
+    given.captured = {Tensor::full(f32, {2}, NAN)};
+    const Tensor own_sinks = given.sinks, own_slopes = given.captured[0];
+    attention_backward_into(given, q, q, q, out, q, options);
+    EXPECT_EQ(own_sinks.to_vector<float>(), made.sinks.to_vector<float>());
+    EXPECT_EQ(own_slopes.to_vector<float>(), made.captured.at(0).to_vector<float>());
+    const auto expect_error = [&](const std::string& part, const Tensor& of_sinks,
+                                  const std::vector<Tensor>& captured) {
+        AttentionGradients wrong;
+        wrong.sinks = of_sinks;
+        wrong.captured = captured;
+        EXPECT_THAT([&] { attention_backward_into(wrong, q, q, q, out, q, options); },
+                    ::testing::ThrowsMessage<UserError>(::testing::HasSubstr(part)));
+    };
+    const Tensor wide = Tensor::zeros(f64, {2});
+    expect_error("expected gradients.sinks", wide, {});
+    expect_error("expected gradients.captured", {}, {wide});
+    expect_error("at most 1 tensors in gradients.captured", {}, {own_slopes, wide});
 }
 
 TEST(Attention, GradientsThatAreNotWantedAreLeftOut) {

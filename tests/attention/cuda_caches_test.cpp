@@ -20,6 +20,7 @@
 #include "tests/cuda/test_support.h"
 #include "tests/support/throws.h"
 #include "tilewright/attention.h"
+#include "tilewright/recording.h"
 #include "tilewright/run.h"
 #include "tilewright/system.h"
 
@@ -63,29 +64,6 @@ class CudaCaches : public testing::Test {
     Tensor x;
 };
 
-TEST_F(CudaCaches, OfTheHopperEngineWithNewMods) {
-    expect_bounded(6700, [&](int i) {
-        const AttentionOptions options{
-            .score_mod = [i](auto s, auto, auto, auto, auto) { return s * (1.0 + i); },
-            .engine = "sm90"};
-        attention(x, x, x, options);
-    });
-    EXPECT_LE(held().modules, 4000);
-}
-
-TEST_F(CudaCaches, OfTheHopperEngineWithNewMasksAndSequences) {
-    expect_bounded(6700, [&](int i) {
-        attention(
-            x, x, x,
-            {.mask = [i](auto, auto, auto q, auto kv) { return (q * (i + 3) + kv) % 64 != i % 64; },
-             .engine = "sm90"});
-        AttentionOptions packed{.engine = "sm90"};
-        packed.cu_seqlens =
-            Tensor::from_vector(std::vector{0, i % 40, 40 + i / 40 % 20, 61 + i % 3, 64}, {5});
-        attention(x, x, x, packed);
-    });
-}
-
 /// A kernel of its own, loaded.
 cuda::Kernel new_kernel() {
     static int count = 0;
@@ -121,6 +99,53 @@ class Graph {
   private:
     void* graph_ = nullptr;
 };
+
+TEST_F(CudaCaches, OfTheHopperEngineWithNewMods) {
+    expect_bounded(6700, [&](int i) {
+        const AttentionOptions options{
+            .score_mod = [i](auto s, auto, auto, auto, auto) { return s * (1.0 + i); },
+            .engine = "sm90"};
+        attention(x, x, x, options);
+    });
+    EXPECT_LE(held().modules, 4000);
+}
+
+TEST_F(CudaCaches, OfRecordingsEndWithTheKernels) {
+    const AttentionOutput result = attention(x, x, x, {.engine = "sm90"});
+    const std::vector arrays{x, result.out, result.lse};
+    const Recording recording = Recording::of(arrays, [](const std::vector<Tensor>& a) {
+        attention_into({a[1], a[2], {}}, a[0], a[0], a[0], {.engine = "sm90"});
+    });
+    ASSERT_TRUE(recording.complete());
+    std::vector<void*> addresses{x.raw(), result.out.raw(), result.lse.raw()};
+    EXPECT_TRUE(recording.repeat(addresses));
+    addresses[0] = static_cast<std::byte*>(x.raw()) + 2;
+    EXPECT_FALSE(recording.repeat(addresses));
+    addresses[0] = x.raw();
+    Graph([&](cuda::StreamHandle) { EXPECT_FALSE(recording.repeat(addresses)); });
+    EXPECT_TRUE(recording.repeat(addresses));
+    for (int i = 0; i < 6700 && recording.complete(); ++i) {
+        const AttentionOptions options{
+            .score_mod = [i](auto s, auto, auto, auto, auto) { return s * (2.5 + i); },
+            .engine = "sm90"};
+        attention(x, x, x, options);
+    }
+    EXPECT_FALSE(recording.complete());
+    EXPECT_FALSE(recording.repeat(addresses));
+}
+
+TEST_F(CudaCaches, OfTheHopperEngineWithNewMasksAndSequences) {
+    expect_bounded(6700, [&](int i) {
+        attention(
+            x, x, x,
+            {.mask = [i](auto, auto, auto q, auto kv) { return (q * (i + 3) + kv) % 64 != i % 64; },
+             .engine = "sm90"});
+        AttentionOptions packed{.engine = "sm90"};
+        packed.cu_seqlens =
+            Tensor::from_vector(std::vector{0, i % 40, 40 + i / 40 % 20, 61 + i % 3, 64}, {5});
+        attention(x, x, x, packed);
+    });
+}
 
 /// A graph that runs a kernel of its own and reads and writes arrays of its own.
 Graph new_graph(int number) {

@@ -17,6 +17,7 @@
 #include "tests/support/throws.h"
 #include "tilewright/attention.h"
 #include "tilewright/masks.h"
+#include "tilewright/recording.h"
 #include "tilewright/run.h"
 #include "tilewright/scores.h"
 
@@ -539,6 +540,43 @@ TEST(CudaCalls, MemoryOfTheCallerIsUsed) {
             attention_into({into.out, Tensor::zeros(f32, {1, 2, 70}), {}}, q, q, q);
         },
         throws("expected out.lse"));
+}
+
+TEST(CudaCalls, RecordingsRepeatBothPassesOnOtherArrays) {
+    TW_REQUIRE_GPU();
+    for (const DType dtype : {bf16, f32}) {
+        const auto arrays = [&](unsigned seed) {
+            std::vector<Tensor> made;
+            for (unsigned i = 0; i < 4; ++i)
+                made.push_back(random_tensor(dtype, {1, 2, 70, 16}, seed + i).to(kGpu));
+            made.push_back(random_tensor(f32, {2}, seed + 4).to(kGpu));
+            for (int i = 0; i < 4; ++i)
+                made.push_back(Tensor::full(dtype, {1, 2, 70, 16}, NAN, kGpu));
+            made.push_back(Tensor::full(f32, {1, 2, 70}, NAN, kGpu));
+            made.push_back(Tensor::full(f32, {2}, NAN, kGpu));
+            return made;
+        };
+        const auto run = [](const std::vector<Tensor>& a) {
+            AttentionOptions options{.causal = true};
+            options.score_mod = scores::alibi(capture(a[4], "slopes"));
+            attention_into({a[5], a[9], {}}, a[0], a[1], a[2], options);
+            AttentionGradients gradients{a[6], a[7], a[8], {}, {a[10]}};
+            attention_backward_into(gradients, a[0], a[1], a[2], {a[5], a[9], {}}, a[3], options);
+        };
+        const std::vector first = arrays(1), direct = arrays(7), repeated = arrays(7);
+        run(first);
+        const Recording recording = Recording::of(first, run);
+        // Only those of the engine for Hopper GPUs.
+        const bool repeats = dtype == bf16 && cuda::device_info(0).major == 9;
+        ASSERT_EQ(recording.complete(), repeats);
+        if (!repeats) continue;
+        run(direct);
+        std::vector<void*> addresses;
+        for (const Tensor& array : repeated) addresses.push_back(array.raw());
+        EXPECT_TRUE(recording.repeat(addresses));
+        for (std::size_t i = 5; i < direct.size(); ++i)
+            EXPECT_EQ(repeated[i].to_vector<float>(), direct[i].to_vector<float>()) << i;
+    }
 }
 
 TEST(CudaCalls, BadInputIsRefusedByName) {

@@ -81,13 +81,12 @@ struct BackwardSite : AttentionCall {
         const python::AttentionOperands given = read(call);
         AttentionGradients gradients{
             call.results.at(0), call.results.at(1), call.results.at(2), {}, {}};
+        std::size_t next = 3;
+        if (given.options.sinks.defined()) gradients.sinks = call.results.at(next++);
+        gradients.captured.assign(call.results.begin() + static_cast<std::ptrdiff_t>(next),
+                                  call.results.end());
         attention_backward_into(gradients, given.query, given.key, given.value,
                                 {given.out, given.lse, {}}, given.dout, given.options, given.dlse);
-        std::size_t next = 3;
-        if (gradients.sinks.defined()) call.results.at(next++).copy_from(gradients.sinks);
-        for (const Tensor& gradient : gradients.captured) {
-            call.results.at(next++).copy_from(gradient);
-        }
     }
 };
 

@@ -60,8 +60,8 @@ void TorchAttention::run_on(std::span<const Tensor> arrays, const BlockMask& mas
         options.block_mask = options.block_mask.defined() ? options.block_mask & mask : mask;
     }
     if (!is_backward_) {
-        const Tensor lse = results.size() > 1 ? results[1] : unwanted_lse(given.query);
-        return attention_into({results[0], lse, results.size() > 2 ? results[2] : Tensor()},
+        return attention_into({results[0], results.size() > 1 ? results[1] : Tensor(),
+                               results.size() > 2 ? results[2] : Tensor()},
                               given.query, given.key, given.value, options);
     }
     AttentionGradients gradients;
@@ -70,25 +70,11 @@ void TorchAttention::run_on(std::span<const Tensor> arrays, const BlockMask& mas
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
         if (wanted_[i]) *own[i] = results[next++];
     }
+    if (options.sinks.defined()) gradients.sinks = results[next++];
+    const auto captured = results.subspan(next);
+    gradients.captured.assign(captured.begin(), captured.end());
     attention_backward_into(gradients, given.query, given.key, given.value,
                             {given.out, given.lse, {}}, given.dout, options, given.dlse);
-    if (gradients.sinks.defined()) results[next++].copy_from(gradients.sinks);
-    for (const Tensor& gradient : gradients.captured) results[next++].copy_from(gradient);
-}
-
-/// Memory of the library's own: a torch tensor costs microseconds. A graph has torch's.
-Tensor TorchAttention::unwanted_lse(const Tensor& query) const {
-    const bool bshd = site_.options().layout == Layout::bshd;
-    const Tensor::Dims rows{query.dim(0), query.dim(bshd ? 2 : 1), query.dim(bshd ? 1 : 2)};
-    const DType dtype = query.dtype() == f64 ? f64 : f32;
-    const Device device = query.device();
-    if (device.kind == Device::Kind::cpu || is_cuda_recording()) {
-        return Tensor::empty(dtype, rows, device);
-    }
-    const std::int64_t bytes = rows[0] * rows[1] * rows[2] * (dtype == f64 ? 8 : 4);
-    std::shared_ptr<void> memory = cached_cuda_memory(bytes, device.index);
-    void* const address = memory.get();
-    return Tensor::from_data(address, dtype, rows, {}, std::move(memory), device);
 }
 
 }  // namespace tilewright::torch

@@ -45,7 +45,6 @@ class TorchAttention {
   private:
     CallDetails details(nb::handle block_mask, const BlockMask& mask) const;
     void run_on(std::span<const Tensor> arrays, const BlockMask& mask, std::uint64_t seed) const;
-    Tensor unwanted_lse(const Tensor& query) const;
 
     python::AttentionSite site_;
     bool is_backward_;

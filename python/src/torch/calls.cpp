@@ -96,8 +96,7 @@ void Calls::call_released(nb::handle site, Arguments& arguments, const CallDetai
 
 void Calls::launch(Shape& shape, const Arguments& arguments, std::span<const DLTensor> results,
                    const CallDetails& details, const Run& run) {
-    const DLDevice device = arguments.views().front().device;
-    const bool repeats = details.repeats && device.device_type == kDLCPU && !checked();
+    const bool repeats = details.repeats && !checked();
     std::shared_ptr<const Recording> recording;
     bool records = false;
     if (repeats) {
@@ -111,7 +110,12 @@ void Calls::launch(Shape& shape, const Arguments& arguments, std::span<const DLT
     if (recording) {
         std::vector<void*> addresses = arguments.addresses();
         for (const DLTensor& result : results) addresses.push_back(address_of(result));
-        return recording->repeat(addresses);
+        if (recording->repeat(addresses)) return;
+        if (!recording->complete()) {  // its kernels have been unloaded
+            const std::scoped_lock lock(shape.mutex);
+            shape.recording.reset();
+            shape.tried = 0;
+        }
     }
     std::vector<Tensor> arrays = arguments.tensors();
     for (const DLTensor& result : results) arrays.push_back(tensor_of(result));

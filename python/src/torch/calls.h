@@ -20,7 +20,7 @@ struct CallDetails {
     bool repeats = true;                ///< whether types decide what is launched
 };
 
-/// Remembers what to return and, on the CPU, what was launched, by the types of the operands.
+/// Remembers what to return and what was launched, by the types of the operands.
 class Calls {
   public:
     /// Runs on operands, then results.

@@ -107,8 +107,9 @@ PlacedArrays::PlacedArrays(const AttentionSpec& spec, const AttentionBuffers& b,
     inputs.workspace = address_of(b.workspace);
 }
 
-DeviceMask lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers,
-                    const mask::PlanOptions& options) {
+std::shared_ptr<const UploadedLists> lists_on(const AttentionSpec& spec,
+                                              const AttentionBuffers& buffers,
+                                              const mask::PlanOptions& options) {
     using Lists = std::shared_ptr<const UploadedLists>;
     using Key = std::tuple<Identity<const mask::MaskPlan>, int, std::int64_t>;
     static auto* const kLists = new Memo<Key, Lists>("lists of masks on GPUs", kWhileAlive);
@@ -123,10 +124,11 @@ DeviceMask lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers,
                                                      spec.device.index, spec.group());
     });
     run::keep_for_graph(lists);
-    return lists->mask();
+    return lists;
 }
 
-DeviceMask query_lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers) {
+std::shared_ptr<const UploadedLists> query_lists_on(const AttentionSpec& spec,
+                                                    const AttentionBuffers& buffers) {
     return lists_on(
         spec, buffers,
         plan_options(static_cast<int>(spec.head_dim), static_cast<int>(spec.value_dim)));

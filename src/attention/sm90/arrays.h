@@ -2,7 +2,10 @@
 // write, small arrays, and masks as lists.
 #pragma once
 
+#include <memory>
+
 #include "attention/buffers.h"
+#include "attention/sm90/mask_lists.h"
 #include "attention/sm90/problem.h"
 #include "mask/plan.h"
 
@@ -26,10 +29,12 @@ struct PlacedArrays {
 };
 
 /// The call's mask, diagonals included, as lists for tiles of these sizes. They are copied to the
-/// GPU once and live as long as the plan they come from.
-DeviceMask lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers,
-                    const mask::PlanOptions& options);
+/// GPU once and kept as long as the plan they come from.
+std::shared_ptr<const UploadedLists> lists_on(const AttentionSpec& spec,
+                                              const AttentionBuffers& buffers,
+                                              const mask::PlanOptions& options);
 /// Lists for tiles of queries: the forward's, and where head_dim > 128 also the backward's.
-DeviceMask query_lists_on(const AttentionSpec& spec, const AttentionBuffers& buffers);
+std::shared_ptr<const UploadedLists> query_lists_on(const AttentionSpec& spec,
+                                                    const AttentionBuffers& buffers);
 
 }  // namespace tilewright::attn::sm90

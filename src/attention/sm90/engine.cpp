@@ -2,8 +2,12 @@
 #include "attention/sm90/engine.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <iterator>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +17,8 @@
 #include "attention/sm90/first_call.h"
 #include "attention/sm90/forward.h"
 #include "attention/sm90/mask_lists.h"
+#include "attention/sm90/record.h"
+#include "cuda/runtime/launches.h"
 #include "support/debug_log.h"
 #include "support/memo.h"
 
@@ -147,6 +153,53 @@ void launch_or_wait(const FirstCall& call, const Launch& launch) {
     }
 }
 
+/// The arrays that both passes read, in `Inputs` of one of them.
+template <typename Inputs>
+std::vector<Placed<Inputs>> read_by(const PlacedArrays& arrays, const AttentionBuffers& b) {
+    using Address = cuda::DeviceAddress&;
+    const auto query = [](Inputs& to, std::size_t) -> Address { return to.query.address; };
+    const auto key = [](Inputs& to, std::size_t) -> Address { return to.key.address; };
+    const auto value = [](Inputs& to, std::size_t) -> Address { return to.value.address; };
+    const auto sinks = [](Inputs& to, std::size_t) -> Address { return to.sinks; };
+    const auto segments = [](Inputs& to, std::size_t) -> Address { return to.q_segments; };
+    const auto kv_segments = [](Inputs& to, std::size_t) -> Address { return to.kv_segments; };
+    const auto lengths = [](Inputs& to, std::size_t) -> Address { return to.kv_lengths; };
+    const auto captured = [](Inputs& to, std::size_t n) -> Address {
+        return to.captures[n].address;
+    };
+    std::vector<Placed<Inputs>> read = {
+        {arrays.query, query},   {arrays.key, key},         {arrays.value, value},
+        {arrays.sinks, sinks},   {b.segment_ids, segments}, {b.kv_segment_ids, kv_segments},
+        {b.kv_lengths, lengths},
+    };
+    for (std::size_t i = 0; i < b.captured.size(); ++i)
+        read.push_back({b.captured[i], captured, i});
+    return read;
+}
+
+void record_forward(std::uint64_t count, const ForwardInputs& inputs, const ForwardKernels& kernels,
+                    const ForwardChoice& choice, const PlacedArrays& arrays,
+                    const AttentionBuffers& b, const Tensor& written,
+                    const std::shared_ptr<const UploadedLists>& lists) {
+    using Inputs = ForwardInputs;
+    using Address = cuda::DeviceAddress&;
+    const auto out = [](Inputs& to, std::size_t) -> Address { return to.out.address; };
+    const auto lse = [](Inputs& to, std::size_t) -> Address { return to.lse; };
+    const auto maximum = [](Inputs& to, std::size_t) -> Address { return to.row_max; };
+    const auto workspace = [](Inputs& to, std::size_t) -> Address { return to.workspace; };
+    const auto launch = [desc = choice.desc, config = choice.config, lists](
+                            const Inputs& moved, const ForwardKernels& loaded_kernels,
+                            cuda::StreamHandle stream) {
+        launch_forward(moved, desc, config, loaded_kernels, stream);
+    };
+    record(count, inputs, kernels, read_by<Inputs>(arrays, b),
+           {{written, out},
+            {b.result.lse, lse},
+            {b.result.max_scores, maximum},
+            {b.workspace, workspace}},
+           launch);
+}
+
 void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const AttentionBuffers& b,
                  cuda::StreamHandle stream) {
     const auto& [desc, config] = std::tie(choice.desc, choice.config);
@@ -156,7 +209,11 @@ void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const A
     inputs.out = view_of(out);
     inputs.lse = address_of(b.result.lse);
     inputs.row_max = address_of(b.result.max_scores);
-    if (spec.block_mask) inputs.mask = query_lists_on(spec, b);
+    std::shared_ptr<const UploadedLists> lists;
+    if (spec.block_mask) {
+        lists = query_lists_on(spec, b);
+        inputs.mask = lists->mask();
+    }
     check_arrays(inputs);
     debug_log("attention", "sm90 forward: tiles of {} x {}, {} stages{}{}{}", config.block_m(),
               config.block_n, config.stages,
@@ -169,7 +226,10 @@ void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const A
         const ForwardKernels kernels = load_forward(desc, config, spec.device.index, call, [&] {
             if (spec.gradient) compile_backward_ahead(spec, stream, /*first_call=*/true);
         });
+        const std::uint64_t before = cuda::launched_by_thread();
         launch_forward(inputs, desc, config, kernels, stream);
+        record_forward(cuda::launched_by_thread() - before, inputs, kernels, choice, arrays, b, out,
+                       lists);
     });
     if (out.raw() != b.result.out.raw()) b.result.out.copy_from(out);
     if (spec.gradient) compile_backward_ahead(spec, stream, /*first_call=*/false);
@@ -179,6 +239,40 @@ void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const A
 Tensor target(const char* argument, const Tensor& gradient, const Tensor& like) {
     return gradient.defined() ? writable(argument, gradient)
                               : Tensor::empty(like.dtype(), like.shape(), like.device());
+}
+
+/// `own`: out, dout, lse and dlse; `written`: the gradients of query, key and value.
+void record_backward(std::uint64_t count, const BackwardInputs& inputs,
+                     const BackwardKernels& kernels, const BackwardChoice& choice,
+                     const PlacedArrays& arrays, const AttentionBuffers& b,
+                     const std::array<Tensor, 4>& own, std::span<const Tensor> written,
+                     const std::array<std::shared_ptr<const UploadedLists>, 2>& lists) {
+    using Inputs = BackwardInputs;
+    using Address = cuda::DeviceAddress&;
+    const auto out = [](Inputs& to, std::size_t) -> Address { return to.out.address; };
+    const auto dout = [](Inputs& to, std::size_t) -> Address { return to.grad_out.address; };
+    const auto lse = [](Inputs& to, std::size_t) -> Address { return to.lse; };
+    const auto dlse = [](Inputs& to, std::size_t) -> Address { return to.grad_lse; };
+    const auto dq = [](Inputs& to, std::size_t) -> Address { return to.grad_query.address; };
+    const auto dk = [](Inputs& to, std::size_t) -> Address { return to.grad_key.address; };
+    const auto dv = [](Inputs& to, std::size_t) -> Address { return to.grad_value.address; };
+    const auto sinks = [](Inputs& to, std::size_t) -> Address { return to.grad_sinks; };
+    const auto workspace = [](Inputs& to, std::size_t) -> Address { return to.workspace; };
+    const auto captured = [](Inputs& to, std::size_t n) -> Address { return to.grad_captures[n]; };
+    std::vector<Placed<Inputs>> read = read_by<Inputs>(arrays, b);
+    read.insert(read.end(), {{own[0], out}, {own[1], dout}, {own[2], lse}, {own[3], dlse}});
+    std::vector<Placed<Inputs>> outputs = {
+        {written[0], dq},          {written[1], dk},         {written[2], dv},
+        {b.sinks_gradient, sinks}, {b.workspace, workspace},
+    };
+    for (std::size_t i = 0; i < b.captured_gradients.size(); ++i)
+        outputs.push_back({b.captured_gradients[i], captured, i});
+    const auto launch = [desc = choice.desc, config = choice.config, lists](
+                            const Inputs& moved, const BackwardKernels& loaded_kernels,
+                            cuda::StreamHandle stream) {
+        launch_backward(moved, desc, config, loaded_kernels, stream);
+    };
+    record(count, inputs, kernels, std::move(read), std::move(outputs), launch);
 }
 
 void run_backward(const AttentionSpec& spec, const BackwardChoice& choice,
@@ -205,16 +299,24 @@ void run_backward(const AttentionSpec& spec, const BackwardChoice& choice,
     for (const Tensor& gradient : b.captured_gradients) {
         inputs.grad_captures.push_back(address_of(gradient));
     }
+    std::array<std::shared_ptr<const UploadedLists>, 2> lists;
     if (spec.block_mask) {
-        inputs.mask = lists_on(spec, b, backward_plan_options(choose_backward(desc)));
-        if (desc.over_128()) inputs.query_mask = query_lists_on(spec, b);
+        lists[0] = lists_on(spec, b, backward_plan_options(choose_backward(desc)));
+        inputs.mask = lists[0]->mask();
+        if (desc.over_128()) {
+            lists[1] = query_lists_on(spec, b);
+            inputs.query_mask = lists[1]->mask();
+        }
     }
     check_arrays(inputs, desc);
     debug_log("attention", "sm90 backward: tiles of {} x {}, {} stages{}", config.block_m,
               config.block_n(), config.stages, desc.deterministic ? ", deterministic" : "");
     launch_or_wait({&spec, stream}, [&](const FirstCall& call) {
         const BackwardKernels kernels = load_backward(desc, config, spec.device.index, call);
+        const std::uint64_t before = cuda::launched_by_thread();
         launch_backward(inputs, desc, config, kernels, stream);
+        record_backward(cuda::launched_by_thread() - before, inputs, kernels, choice, arrays, b,
+                        {out, grad_out, lse, grad_lse}, written, lists);
     });
     for (std::size_t i = 0; i < std::size(wanted); ++i) {
         if (wanted[i]->defined() && written[i].raw() != wanted[i]->raw())

@@ -10,6 +10,7 @@
 #include "attention/sm90/device_tensor.h"
 #include "attention/sm90/first_call.h"
 #include "cuda/runtime/device.h"
+#include "run/recorder.h"
 #include "support/memo.h"
 
 namespace tilewright::attn::sm90 {
@@ -49,6 +50,7 @@ Kernels load_in_stages(const FirstCall& call, const std::string& variant, int de
     if (const auto known = loaded<Kernels>(variant, device)) return *known;
     const std::vector<cuda::CompileRequest> units = generate();
     if (begins_compact(call, variant, device, units)) {
+        run::interrupt_recording();  // later calls have other kernels
         const Kernels kernels = load(compact(units));
         compile_ahead(units);  // not at the same time, which would slow both down
         return kernels;

@@ -9,6 +9,7 @@
 
 #include "cuda/runtime/cubin.h"
 #include "cuda/runtime/graph.h"
+#include "cuda/runtime/launches.h"
 #include "cuda/runtime/nvtx.h"
 #include "cuda/runtime/stream.h"
 #include "support/check.h"
@@ -46,6 +47,8 @@ struct LaunchAttribute {
 };
 static_assert(sizeof(LaunchAttribute) == 72);
 constexpr int kLaunchAttributeCluster = 4;
+
+thread_local std::uint64_t launched = 0;
 
 struct LaunchConfig {
     unsigned grid[3];
@@ -200,6 +203,11 @@ void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* cons
     driver().check(driver().cuLaunchKernelEx(&config, kernel.function,
                                              const_cast<void**>(parameters.data()), nullptr),
                    "launching a kernel");
+    ++launched;
+}
+
+std::uint64_t launched_by_thread() {
+    return launched;
 }
 
 }  // namespace tilewright::cuda
