@@ -16,11 +16,14 @@ def autotune(configs, key):
     ``tw.autotune([{"block": 64}, {"block": 128}], "matmul")`` on a function of `block` that returns
     ``tw.call(...)`` gives a `Tuned`, which is called with arrays, like what it chooses from.
 
-    - configs: dicts of 1 to 8 integers by name, the function's keyword arguments. One for which it, or its
-      kernel, raises a ValueError is left out.
+    - configs: dicts of 1 to 8 integers of 64 bits by name, the function's keyword arguments. One for
+      which it, or its kernel, raises a ValueError is left out; where none is left, the call raises
+      the ValueError of the first.
     - key: names what is tuned. The first call with new dtypes and shapes measures the configs, and
       the choice is kept on disk by key, device, threads, dtypes, shapes and configs: change the key
       when the kernel changes.
+
+    TypeError for another key or other configs, ValueError for integers beyond 64 bits.
     """
     if not isinstance(key, str) or not key:
         raise TypeError(f"[autotune] expected key to be a text but got {key!r}")
@@ -54,8 +57,8 @@ def _config(i, config):
 class Tuned:
     """A call whose config is chosen by measurement; made by `tw.autotune`.
 
-    Calling it with arrays runs the fastest call for their dtypes and shapes. May be called from
-    many threads.
+    Calling it with arrays runs the fastest call for their dtypes and shapes, which the first such
+    call measures. May be called from many threads.
     """
 
     def __init__(self, configs, key, make):

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -58,18 +59,30 @@ def _checked(call):
     return parts
 
 
+_lock = threading.Lock()
+_warming = 0  # calls of warmup that run now
+_setting = None  # TILEWRIGHT_COMPACT before the first of them
+
+
 @contextlib.contextmanager
 def _no_compact_kernels():
-    """First calls compile the kernels of later calls, and nothing that runs sooner."""
-    before = os.environ.get("TILEWRIGHT_COMPACT")
-    os.environ["TILEWRIGHT_COMPACT"] = "0"
+    """First calls compile the kernels of later calls, and nothing that runs sooner. Several calls of
+    warmup may overlap: the last one to end restores the setting."""
+    global _warming, _setting
+    with _lock:
+        if _warming == 0:
+            _setting = os.environ.get("TILEWRIGHT_COMPACT")
+            os.environ["TILEWRIGHT_COMPACT"] = "0"
+        _warming += 1
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["TILEWRIGHT_COMPACT"]
-        else:
-            os.environ["TILEWRIGHT_COMPACT"] = before
+        with _lock:
+            _warming -= 1
+            if _warming == 0:
+                os.environ.pop("TILEWRIGHT_COMPACT", None)
+                if _setting is not None:
+                    os.environ["TILEWRIGHT_COMPACT"] = _setting
 
 
 def _bar(done, total):

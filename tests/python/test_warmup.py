@@ -1,5 +1,6 @@
 """`tw.warmup`: calls on zeros in place of shapes."""
 
+import os
 import threading
 
 import numpy as np
@@ -37,6 +38,28 @@ def test_calls_run_side_by_side_up_to_the_number_of_threads():
     order = []
     tw.warmup([lambda n=n: order.append(n) for n in range(5)], threads=1)
     assert order == list(range(5))
+
+
+@pytest.mark.parametrize("setting", [None, "1"])
+def test_no_compact_kernels_meanwhile(setting, monkeypatch):
+    """Also where two calls of warmup overlap."""
+    monkeypatch.delenv("TILEWRIGHT_COMPACT", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("TILEWRIGHT_COMPACT", setting)
+    second_runs, first_ended = threading.Event(), threading.Event()
+    seen = []
+
+    def second():
+        second_runs.set()
+        first_ended.wait(20)
+        seen.append(os.environ["TILEWRIGHT_COMPACT"])
+
+    thread = threading.Thread(target=lambda: tw.warmup([second]))
+    tw.warmup([lambda: thread.start() or second_runs.wait(20)])
+    first_ended.set()
+    thread.join()
+    assert seen == ["0"]
+    assert os.environ.get("TILEWRIGHT_COMPACT") == setting
 
 
 def test_errors():

@@ -12,13 +12,15 @@ from .._memo import Memo
 # What tells calls apart that run different programs anyway -> their scales.
 _known = Memo("scales of attention", 4096)
 
-# A scale gets programs of its own in this call: they save 6 to 14% of each, and compiling them costs
-# milliseconds.
+# A scale gets programs of its own in this call: without them each takes 1.04 to 1.14 times as long,
+# and compiling them takes milliseconds.
 _OFTEN = 16
 _MOST = 64  # scales that are remembered
 
 
 class _Scales:
+    """The scales of calls that are alike but for them."""
+
     def __init__(self, first):
         self.calls = {first: _OFTEN}  # by scale, the latest last
 

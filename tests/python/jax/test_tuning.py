@@ -62,3 +62,5 @@ def test_hints_reach_the_program():
     f = tw.call(kernel, out_shape=SHAPE, tile_rows=8, tile_lanes=128)
     assert np.array_equal(jax.jit(f)(ramp()), ramp() + 1)
     assert "8, 128" in jax.jit(f).lower(ramp()).as_text()
+    whole = tw.call(kernel, out_shape=SHAPE)
+    assert "8, 128" not in jax.jit(whole).lower(ramp()).as_text()
