@@ -156,6 +156,7 @@ cuda::Generated generated_of(const Json& kernel) {
     result.workspace_bytes = kernel.at("workspace_bytes").get<std::int64_t>();
     result.is_persistent = kernel.at("persistent").get<bool>();
     result.has_rows = kernel.value("has_rows", false);
+    result.cluster = kernel.value("cluster", 1);
     result.grid = kernel.at("grid").get<std::vector<std::int64_t>>();
     for (const Json& map : kernel.at("maps"))
         result.maps.push_back({map.at("ref").get<int>(),

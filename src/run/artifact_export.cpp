@@ -242,6 +242,7 @@ class Writer {
                 {"workspace_bytes", generated.workspace_bytes},
                 {"persistent", generated.is_persistent},
                 {"has_rows", generated.has_rows},
+                {"cluster", generated.cluster},
                 {"grid", generated.grid},
                 {"maps", maps}};
     }

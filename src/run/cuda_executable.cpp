@@ -13,6 +13,7 @@
 #include "cuda/runtime/stream.h"
 #include "cuda/runtime/tensor_map.h"
 #include "cuda/schedule/schedule.h"
+#include "cuda/schedule/split_product.h"
 #include "run/cuda_memory.h"
 #include "support/check.h"
 #include "support/debug_log.h"
@@ -28,7 +29,16 @@ class Gpu : public Executable {
         : traced_(std::move(kernel)),
           kernel_(cuda::prepare(traced_)),
           device_(device),
-          copies_(cuda::schedule::may_copy(traced_, cuda::device_info(device).arch())) {}
+          copies_(cuda::schedule::may_copy(traced_, cuda::device_info(device).arch())) {
+        const std::int64_t parts =
+            cuda::schedule::parts_of_product(traced_, cuda::device_info(device).arch());
+        if (parts < 2) return;
+        auto split = cuda::schedule::split_product(traced_, parts);
+        if (!split) return;
+        sums_ = split->sums;
+        parts_ = std::make_unique<Gpu>(std::move(split->parts), device);
+        finish_ = std::make_unique<Gpu>(std::move(split->finish), device);
+    }
     Gpu(ir::Function prepared, std::vector<CudaVariant> variants, int device)
         : kernel_(std::move(prepared)), device_(device), is_prebuilt_(true) {
         for (CudaVariant& variant : variants)
@@ -39,7 +49,9 @@ class Gpu : public Executable {
         check_addresses(arguments);
         cuda::check_stream(kernel_.name, device_);
         if (std::count(arguments.grid.begin(), arguments.grid.end(), 0) > 0) return;
-        const CudaVariant& variant = this->variant(cuda::facts_of(kernel_, arguments, copies_));
+        std::vector<cuda::RefFacts> facts = cuda::facts_of(kernel_, arguments, copies_);
+        if (parts_ != nullptr && are_tensors(facts)) return run_parts(arguments);
+        const CudaVariant& variant = this->variant(std::move(facts));
         cuda::LaunchArguments launch(kernel_, arguments, &variant.generated);
         if (launch.programs() == 0) return;
         if (launch.programs() > std::numeric_limits<std::int32_t>::max()) {
@@ -70,6 +82,12 @@ class Gpu : public Executable {
 
     void compile_ahead(const ir::Arguments& arguments) const override {
         std::vector<cuda::RefFacts> facts = cuda::facts_of(kernel_, arguments, copies_);
+        if (parts_ != nullptr && are_tensors(facts)) {
+            const ir::Arguments all = with_sums(arguments, nullptr);
+            parts_->compile_ahead(all);
+            finish_->compile_ahead(all);
+            return;
+        }
         const std::scoped_lock lock(mutex_);
         const auto of_them = [&](const auto& known) { return known->facts == facts; };
         if (std::any_of(variants_.begin(), variants_.end(), of_them) ||
@@ -89,6 +107,34 @@ class Gpu : public Executable {
         cuda::Generated generated;
     };
 
+    static bool are_tensors(const std::vector<cuda::RefFacts>& facts) {
+        return std::all_of(facts.begin(), facts.end(),
+                           [](const cuda::RefFacts& one) { return one.tensor; });
+    }
+
+    /// The arguments of the two kernels of a split product: the sums of the parts come last.
+    ir::Arguments with_sums(const ir::Arguments& arguments, void* sums) const {
+        ir::Arguments result = arguments;
+        ir::RefArgument ref;
+        ref.data = sums;
+        std::int64_t stride = 1;
+        for (std::size_t d = sums_.extents.size(); d-- > 0;) {
+            ref.extents[d] = sums_.extents[d];
+            ref.strides[d] = stride;
+            stride *= sums_.extents[d];
+        }
+        result.refs.push_back(ref);
+        result.grid.clear();
+        return result;
+    }
+
+    void run_parts(const ir::Arguments& arguments) const {
+        const Tensor sums = Tensor::empty(sums_.dtype, sums_.extents, Device::cuda(device_));
+        const ir::Arguments all = with_sums(arguments, sums.raw());
+        parts_->run(all);
+        finish_->run(all);
+    }
+
     /// Launches a block for each multiprocessor, which iterates over programs, or for each program.
     void run_scheduled(const CudaVariant& variant, cuda::LaunchArguments& launch,
                        cuda::LaunchShape shape) const {
@@ -102,6 +148,13 @@ class Gpu : public Executable {
             std::min<std::int64_t>(cuda::device_info(device_).multiprocessors, launch.programs());
         shape.grid[0] =
             static_cast<unsigned>(variant.generated.is_persistent ? blocks : launch.programs());
+        if (variant.generated.cluster > 1) {
+            // A program's cluster may have a block without one.
+            const std::int64_t cluster = variant.generated.cluster;
+            const std::int64_t most = cuda::device_info(device_).multiprocessors / cluster;
+            shape.cluster[0] = static_cast<unsigned>(cluster);
+            shape.grid[0] = static_cast<unsigned>(std::min(launch.programs(), most) * cluster);
+        }
         if (variant.generated.has_rows) {
             // The first blocks differ by up to the length of the longest programs, on average two.
             // Beyond that, a block of its own costs a program its start and the end of the one
@@ -230,6 +283,9 @@ class Gpu : public Executable {
     ir::Function traced_;
     ir::Function kernel_;  ///< prepared for any GPU
     int device_;
+    /// Where the inner dimension of its product is shared out (cuda::schedule::split_product).
+    std::unique_ptr<Gpu> parts_, finish_;
+    ir::RefType sums_;
     bool copies_ = false;  ///< as cuda::schedule::may_copy says
     bool is_prebuilt_ = false;
     mutable std::mutex mutex_;

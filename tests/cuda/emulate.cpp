@@ -76,10 +76,12 @@ void EmulatedKernels::run(std::size_t i, cuda::LaunchArguments& arguments, unsig
     const bool few = kernels_[i].is_persistent || kernels_[i].has_rows;
     const std::int64_t blocks =
         few ? std::min(kBlocks, arguments.programs()) : arguments.programs();
+    const int cluster = kernels_[i].cluster;
     const std::int64_t rounds = ceil_div(arguments.programs(), blocks);
     const unsigned grid[] = {
-        static_cast<unsigned>(blocks),
-        kernels_[i].has_rows ? static_cast<unsigned>(std::min<std::int64_t>(rounds, 2)) : 1};
+        static_cast<unsigned>(blocks * cluster),
+        kernels_[i].has_rows ? static_cast<unsigned>(std::min<std::int64_t>(rounds, 2)) : 1,
+        static_cast<unsigned>(cluster)};
     entry(parameters.data(), grid, kernels_[i].threads, seed);
 }
 

@@ -51,10 +51,11 @@ std::string emulated_source(const std::string& source, const std::string& kernel
                "seed) "
                "{{\n"
                "    gridDim = {{grid[0], grid[1], 1}};\n"
-               "    for (long i = 0; i < static_cast<long>(grid[0]) * grid[1]; ++i) {{\n"
+               "    for (long i = 0; i < static_cast<long>(grid[0]) * grid[1]; i += grid[2]) {{\n"
                "        blockIdx = {{static_cast<unsigned>(i % grid[0]), "
                "static_cast<unsigned>(i / grid[0]), 0}};\n"
-               "        emulator::run_block(threads, seed + i, [&] {{ {0}({1}); }});\n    }}\n}}\n"
+               "        emulator::run_block(threads, seed + i, [&] {{ {0}({1}); }}, grid[2]);\n"
+               "    }}\n}}\n"
                "extern \"C\" const unsigned long sizes_{0}[] = {{{2}0}};\n",
                name, arguments, sizes);
 }

@@ -115,9 +115,10 @@ TEST(Schedule, SlotsFollowTheHintAndTheRoom) {
     function.hints.num_stages = 9;
     EXPECT_THAT(refusal(function, dense_target(function)),
                 HasSubstr("9 stages are asked for, and it has at most 8"));
-    Product small = kMatmul;
-    small.bn = 64;
-    EXPECT_THAT(print(program_of(small, Level::staged)), HasSubstr("slots 8 bytes 24576"));
+    Target small = dense_target(kernel_of(kMatmul));
+    small.tile = Tile{128, 64};
+    EXPECT_THAT(print(schedule(kernel_of(kMatmul), small, Level::staged)),
+                HasSubstr("slots 8 bytes 24576"));
 }
 
 TEST(Schedule, RolesShareNothingButChannels) {
@@ -131,8 +132,8 @@ TEST(Schedule, RolesShareNothingButChannels) {
     each_instruction(consumer, [](const Instruction& made) {
         EXPECT_FALSE(made.is(Op::acquire) || made.is(Op::publish) || made.is(Op::tma_load));
     });
-    EXPECT_EQ(program.order.rows, (std::vector<int>{0, 2}));
-    EXPECT_EQ(program.order.columns, std::vector<int>{1});
+    EXPECT_EQ(program.order.rows, std::vector<int>{2});
+    EXPECT_EQ(program.order.columns, std::vector<int>{3});
 }
 
 TEST(Schedule, AProductStaysInFlightWhereThereAreSlotsForIt) {
@@ -393,8 +394,8 @@ TEST(Schedule, RefusesWithReasons) {
     const std::vector<std::pair<ir::Function, std::string>> cases = {
         {changed(f32, " precision tf32", ""), "operands of f32 and not the precision tf32"},
         {kernel_of(f32), "of a dot of f32 is not the last one of the right operand's array"},
-        {kernel_of(few), "a dot has 32 rows"},
-        {kernel_of(narrow), "a dot has 32 columns"},
+        {changed(few, "grid [64, ", "grid [?, "), "a dot has 32 rows"},
+        {changed(narrow, "grid [16, 128]", "grid [16, ?]"), "a dot has 32 columns"},
         {changed(computed, "%d = dot %a, %b", "%n = neg %a : bf16[256, 4096]\n%d = dot %n, %b"),
          "an operand of a dot is computed"},
         {changed(kMatmul, "%q = cast %d", "%e = reduce %d sum axis 1 : f32[256]\n%q = cast %d"),
@@ -419,14 +420,16 @@ TEST(Schedule, RefusesWithReasons) {
 }
 
 TEST(Schedule, TilesFillTheMultiprocessors) {
-    const auto tile = [](int m, int n) {
-        const Program program = program_of({"p", m, n, 1024, 256, 256}, Level::selected);
+    const auto tile = [](int m, int n, int k) {
+        const Program program = program_of({"p", m, n, k, 256, 256}, Level::selected);
         return print(program);
     };
-    EXPECT_THAT(tile(2048, 2048), HasSubstr("zeros : f32[128, 256]"));  // 128 tiles
-    EXPECT_THAT(tile(4096, 4096), HasSubstr("zeros : f32[128, 256]"));
-    EXPECT_THAT(tile(1536, 1280), HasSubstr("zeros : f32[128, 128]"));  // 120
-    EXPECT_THAT(tile(1024, 1024), HasSubstr("zeros : f32[128, 64]"));   // 128
+    EXPECT_THAT(tile(2048, 2048, 4096), HasSubstr("zeros : f32[128, 256]"));  // 128 tiles
+    EXPECT_THAT(tile(2048, 2048, 512), HasSubstr("zeros : f32[128, 128]"));   // stores count
+    EXPECT_THAT(tile(4096, 4096, 4096), HasSubstr("zeros : f32[128, 256]"));
+    EXPECT_THAT(tile(1504, 2000, 3008), HasSubstr("zeros : f32[128, 192]"));  // 132
+    EXPECT_THAT(tile(1536, 1280, 1024), HasSubstr("zeros : f32[128, 128]"));  // 120
+    EXPECT_THAT(tile(1024, 1024, 1024), HasSubstr("zeros : f32[64, 128]"));   // 128
 }
 
 // ---- What is printed.

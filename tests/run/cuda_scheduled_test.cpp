@@ -6,11 +6,20 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <limits>
+#include <numeric>
+#include <optional>
 
 #include "cpu/interpreter.h"
+#include "cuda/codegen/launch_arguments.h"
+#include "cuda/schedule/merge_blocks.h"
 #include "cuda/schedule/print_cuda.h"
 #include "cuda/schedule/schedule.h"
+#include "cuda/schedule/split_product.h"
 #include "ir/parse.h"
+#include "ir/passes/pipeline.h"
+#include "ir/verify.h"
+#include "support/integer.h"
 #include "tests/cuda/emulate.h"
 #include "tests/run/chained_programs.h"
 #include "tests/run/cuda_arrays.h"
@@ -29,7 +38,8 @@ bool has_sources() {
 
 /// A program with its arrays, the reference results, and its kernel.
 struct Case {
-    explicit Case(const CudaProgram& of, bool copies = false)
+    explicit Case(const CudaProgram& of, bool copies = false,
+                  std::optional<cuda::schedule::Tile> tile = std::nullopt)
         : program(of),
           function(ir::parse(of.text)),
           expected(function, of.extents),
@@ -40,6 +50,7 @@ struct Case {
         cpu::interpret(function, expected.arguments);
         cuda::Target target = cuda::target_of("sm_90a");
         target.facts = cuda::facts_of(function, got.arguments, copies);
+        target.tile = tile;
         kernel = cuda::schedule::print_cuda(cuda::schedule::schedule(function, target));
     }
     /// The error of the last array, the output, which is poisoned before the run.
@@ -92,6 +103,132 @@ TEST(CudaScheduled, OperandsThatThreadsCopyGiveWhatTheReferenceGives) {
     expect_reference_results(testing_support::copied_programs(), true);
 }
 
+/// Products whose rows and columns of tiles end in the middle of a block, of a tile, of a pair.
+std::vector<CudaProgram> uneven_products() {
+    const std::string relu =
+        "%e = expand_dims %bias axis 0 : bf16[1, 256]\n%b2 = broadcast %e : bf16[128, 256]\n"
+        "%bf = cast %b2 : f32[128, 256]\n%s = add %d, %bf : f32[128, 256]\n"
+        "%zero = constant 0 : f32[128, 256]\n%g = max %s, %zero : f32[128, 256]\n"
+        "%q = cast %g : bf16[128, 256]";
+    return {testing_support::product({"uneven", 328, 520, 200, 256, 256}),
+            testing_support::product({.name = "with a bias",
+                                      .m = 200,
+                                      .n = 648,
+                                      .k = 328,
+                                      .bm = 128,
+                                      .bn = 256,
+                                      .epilogue = relu,
+                                      .bias = true}),
+            testing_support::product({.name = "transposed",
+                                      .m = 392,
+                                      .n = 264,
+                                      .k = 136,
+                                      .bm = 64,
+                                      .bn = 64,
+                                      .out = "f32",
+                                      .transpose_a = true,
+                                      .transpose_b = true})};
+}
+
+TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
+    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    using cuda::schedule::Pairs;
+    std::vector<std::unique_ptr<Case>> cases;
+    std::vector<cuda::Generated> kernels;
+    const std::vector<CudaProgram> programs = uneven_products();
+    const auto add = [&](const CudaProgram& program, int rows, int columns, Pairs pairs) {
+        SCOPED_TRACE(fmt::format("{} {} x {}", program.name, rows, columns));
+        cases.push_back(
+            std::make_unique<Case>(program, false, cuda::schedule::Tile{rows, columns, pairs}));
+        const cuda::Generated& kernel = cases.back()->kernel;
+        kernels.push_back(kernel);
+        EXPECT_EQ(kernel.cluster, pairs == Pairs::none ? 1 : 2);
+        const std::int64_t tiles = std::accumulate(kernel.grid.begin(), kernel.grid.end(),
+                                                   std::int64_t{1}, std::multiplies<>());
+        const std::vector<std::int64_t>& z = program.extents.back();
+        EXPECT_EQ(tiles, ceil_div(z[0], std::int64_t{rows}) * ceil_div(z[1], std::int64_t{columns}))
+            << "no tile lies outside of the array";
+    };
+    add(programs[0], 128, 192, Pairs::none);
+    add(programs[0], 128, 256, Pairs::rows);
+    add(programs[0], 128, 192, Pairs::rows);
+    add(programs[0], 128, 64, Pairs::rows);
+    add(programs[0], 128, 128, Pairs::columns);
+    add(programs[1], 128, 192, Pairs::rows);
+    add(programs[1], 64, 256, Pairs::rows);
+    add(programs[2], 128, 128, Pairs::rows);
+    add(programs[2], 64, 128, Pairs::columns);
+    const EmulatedKernels emulated(kernels);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        EXPECT_TRUE(cases[i]->error(emulated, i, static_cast<unsigned>(i)) <=
+                    cases[i]->program.relative)
+            << cases[i]->program.name << " " << i;
+    }
+}
+
+/// The extents of a Ref's dense argument at `data`.
+ir::RefArgument dense(const ir::RefType& type, void* data) {
+    ir::RefArgument ref;
+    ref.data = data;
+    std::int64_t stride = 1;
+    for (std::size_t d = type.extents.size(); d-- > 0;) {
+        ref.extents[d] = type.extents[d];
+        ref.strides[d] = stride;
+        stride *= type.extents[d];
+    }
+    return ref;
+}
+
+TEST(CudaScheduled, PartsOfTheInnerDimensionAddUp) {
+    for (const CudaProgram& program : uneven_products()) {
+        SCOPED_TRACE(program.name);
+        const ir::Function function = ir::parse(program.text);
+        const auto split = cuda::schedule::split_product(function, 3);
+        ASSERT_TRUE(split.has_value());
+        // Parts are whole steps of 64: of 4 steps there are only two.
+        EXPECT_EQ(split->sums.extents[0], program.extents[0].back() == 200 ? 2 : 3);
+        ProgramArrays expected(function, program.extents), got(function, program.extents);
+        expected.arguments.grid = function.grid;
+        expected.poison_output();
+        got.poison_output();
+        cpu::interpret(function, expected.arguments);
+        std::vector<float> sums(
+            split->sums.extents[0] * split->sums.extents[1] * split->sums.extents[2],
+            std::numeric_limits<float>::quiet_NaN());
+        ir::Arguments arguments = got.arguments;
+        arguments.refs.push_back(dense(split->sums, sums.data()));
+        for (const ir::Function* const kernel : {&split->parts, &split->finish}) {
+            ir::verify(*kernel);
+            arguments.grid = kernel->grid;
+            cpu::interpret(*kernel, arguments);
+        }
+        EXPECT_LE(relative_error(function, program.extents.size() - 1, expected, got),
+                  program.relative);
+    }
+}
+
+TEST(CudaScheduled, ProductsOfOtherFormsAreNotSplitOrMerged) {
+    const std::string text = testing_support::product({"plain", 256, 256, 256, 128, 128}).text;
+    const auto with = [&](std::string_view words, std::string_view by) {
+        std::string changed = text;
+        changed.replace(changed.find(words), words.size(), by);
+        ir::Function function = ir::parse(changed);
+        ir::optimise(function);
+        return function;
+    };
+    const auto is_split = [](const ir::Function& function) {
+        return cuda::schedule::split_product(function, 2).has_value();
+    };
+    const auto is_merged = [](const ir::Function& function) {
+        return cuda::schedule::mergeable_blocks(function).has_value();
+    };
+    EXPECT_TRUE(is_split(with("yield", "yield")));
+    EXPECT_FALSE(is_split(with("%o : 256, %j", "%bm : 256, %j"))) << "half of an array";
+    EXPECT_FALSE(is_split(with("grid [2, 2]", "grid [2, 1]"))) << "blocks do not cover the array";
+    EXPECT_FALSE(is_merged(with("mul %pi, %bm", "add %pi, %bm"))) << "blocks that overlap";
+    EXPECT_FALSE(is_merged(with("grid [2, 2]", "grid [?, 2]"))) << "an unknown number of blocks";
+}
+
 /// Whether a kernel is wrong or does not end under one of a few schedules of threads.
 bool is_caught(Case& of, const EmulatedKernels& emulated, std::size_t index) {
     for (unsigned seed = 1; seed <= 4; ++seed) {
@@ -111,7 +248,9 @@ bool is_caught(Case& of, const EmulatedKernels& emulated, std::size_t index) {
 /// A kernel and its texts with one fault each.
 class Faults {
   public:
-    explicit Faults(const CudaProgram& program) : of(program), source(of.kernel.source) {
+    explicit Faults(const CudaProgram& program,
+                    std::optional<cuda::schedule::Tile> tile = std::nullopt)
+        : of(program, false, tile), source(of.kernel.source) {
         kernels.push_back(of.kernel);
         names.emplace_back("none");
     }
@@ -168,6 +307,21 @@ TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
     faults.leave_out("no fence", "fence_async_shared", consumer);
     faults.leave_out("no meeting before a copy", "named_barrier_sync", panel);
     faults.leave_out("no wait before a slot of panels is written", "bulk_wait_read", consumer);
+    faults.expect_all_seen();
+}
+
+TEST(CudaScheduled, EveryFaultPlantedInPairsIsSeen) {
+    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    Faults faults(testing_support::product({"faults", 256, 384, 768, 128, 192}),
+                  cuda::schedule::Tile{128, 192, cuda::schedule::Pairs::rows});
+    const std::string& source = faults.source;
+    const std::size_t producer = source.find("registers_decrease"),
+                      consumer = source.find("registers_increase");
+    faults.leave_out("no wait for an empty slot", "mbarrier_wait", producer);
+    faults.plant("one block releases a slot", ", 16);", ", 8);", 0);
+    faults.plant("a slot is released in one block only", "lane < 2", "lane < 1", consumer);
+    faults.plant("a copy goes to one block only", ", 3, ", ", 1, ", producer);
+    faults.plant("both load the same half", "rank * ", "0 * ", producer);
     faults.expect_all_seen();
 }
 

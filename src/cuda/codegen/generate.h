@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct Target {
     /// The text has comments "// @N" where the code of an instruction from line N of the source
     /// begins.
     bool mark_lines = false;
+    /// Of matrix products on Hopper GPUs; none: the estimated best one.
+    std::optional<schedule::Tile> tile = std::nullopt;
 };
 
 /// A property of a kernel that its author may want to change.
@@ -62,6 +65,7 @@ struct Generated {
     /// The launch has a second axis: blocks of its first row, one per multiprocessor, go through
     /// most programs, and those of the other rows have one each, which make up for unequal ones.
     bool has_rows = false;
+    int cluster = 1;                 ///< thread blocks of a cluster
     std::vector<MapParameter> maps;  ///< parameters after the grid's extents
     std::vector<Header> headers;     ///< included by the source
 };

@@ -115,8 +115,10 @@ LaunchArguments::LaunchArguments(const ir::Function& kernel, const ir::Arguments
         words_.push_back(arguments.scalars.at(next_scalar++));
     }
     for (std::size_t axis = 0; axis < grid.size(); ++axis) {
+        // Kernels of the scheduled form may count their tiles otherwise than the call its blocks.
+        const bool own = &grid != &kernel.grid && grid[axis] != ir::kDynamic;
         const std::int64_t extent =
-            axis < arguments.grid.size() ? arguments.grid[axis] : grid[axis];
+            axis < arguments.grid.size() && !own ? arguments.grid[axis] : grid[axis];
         starts.push_back(words_.size());
         words_.push_back(static_cast<std::uint64_t>(extent));
         if (__builtin_mul_overflow(programs_, extent, &programs_)) {

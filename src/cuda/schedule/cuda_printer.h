@@ -64,6 +64,8 @@ class CudaPrinter {
     // ---- Control flow.
 
     void frame();
+    /// All threads of a cluster meet.
+    void meet_cluster();
     /// The thread's position in tiles, for index math.
     void thread_positions();
     std::string extent(int axis) const;
@@ -99,7 +101,9 @@ class CudaPrinter {
     Operand operand(const std::string& buffer_name, bool k_major, std::int64_t of_group,
                     const std::string& group, const std::string& count) const;
     void wgmma(const Instruction& made);
-    std::string coordinates(const Instruction& made, const std::string& last) const;
+    /// For TMA, the last dimension first; `last` is added to it, `by` to the dimension `moved`.
+    std::string coordinates(const Instruction& made, const std::string& last,
+                            std::size_t moved = SIZE_MAX, const std::string& by = "") const;
     void tma_load(const Instruction& made);
     void thread_load(const Instruction& made);
     /// What a single thread does in code that all of the producer's threads run.

@@ -37,6 +37,7 @@ class Parser {
             if (one.name == "inner") p.order.inner = ints(one.numbers);
             if (one.name == "unequal") p.order.unequal = true;
             if (one.name == "irregular") p.order.irregular = true;
+            if (one.name == "pairs") p.pairs = one.text == "rows" ? Pairs::rows : Pairs::columns;
             if (one.name == "shared") p.shared_bytes = one.numbers.at(0);
         }
         expect("{");

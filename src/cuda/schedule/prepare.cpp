@@ -4,27 +4,18 @@
 #include <algorithm>
 #include <set>
 
+#include "cuda/schedule/merge_blocks.h"
+#include "cuda/schedule/product_time.h"
 #include "cuda/schedule/program.h"
 #include "ir/passes/fold_factors.h"
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
-#include "support/integer.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
 
-constexpr std::int64_t kMultiprocessors = 132;  // of an H100 and an H200
-
-constexpr Tile kTiles[] = {{128, 256}, {128, 128}, {128, 64}, {64, 128}};
-
-/// Estimated time per element of the kernel's largest product, relative to a tile of 128 x 256: the
-/// smaller a tile, the more is read for each product.
-double time_of(const ir::Shape& tile) {
-    constexpr double kProducts = 0.76, kReads = 20.5;  // fitted to H200 at 8192 x 8192 x 8192
-    return kProducts +
-           kReads * (1.0 / static_cast<double>(tile[0]) + 1.0 / static_cast<double>(tile[1]));
-}
+constexpr Tile kTiles[] = {{128, 256}, {128, 192}, {128, 128}, {128, 64}, {64, 256}, {64, 128}};
 
 ir::Shape largest_product(const ir::Function& kernel) {
     ir::Shape largest{1, 1};
@@ -46,15 +37,6 @@ DType operand_dtype(const ir::Function& kernel) {
         dtype = kernel.type(made.operands[0]).dtype;
     });
     return dtype;
-}
-
-/// Programs of a grid; 0 where it depends on the call.
-std::int64_t programs_of(const ir::Function& kernel) {
-    std::int64_t programs = 1;
-    for (std::int64_t extent : kernel.grid) {
-        if (extent == ir::kDynamic || __builtin_mul_overflow(programs, extent, &programs)) return 0;
-    }
-    return programs;
 }
 
 /// Does a dot depend on another one, as in attention?
@@ -81,7 +63,7 @@ Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
     ir::walk(kernel.body, [&](const ir::Instruction& made) {
         has_dot |= made.op == ir::Op::dot || made.op == ir::Op::call;
     });
-    if (!has_dot) return {{}, "it has no dot"};
+    if (!has_dot) return {{}, "it has no dot", false};
     ir::Function result = kernel;
     ir::optimise(result);
     if (is_chained(result) && ir::fold_factors(result).changed()) ir::optimise(result);
@@ -91,10 +73,24 @@ Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
     options.columns = tile.columns;
     options.k_chunk = 128 / size_of(operand_dtype(result));  // the span of the swizzle
     options.max_tile_elements = tile.rows * tile.columns;
+    if (const auto merged = mergeable_blocks(result); merged && !is_chained(result)) {
+        ir::Function cut = result;
+        ir::RetileOptions beyond = options;
+        beyond.extents = merged->extents;
+        const bool is_cut = ir::try_retile(cut, beyond).refusal.empty();
+        if (is_cut && remove_merged_axes(cut, *merged, result.grid.size())) {
+            ir::optimise(cut);
+            return {std::move(cut), {}, true};
+        }
+    }
     const ir::RetileReport report = ir::try_retile(result, options);
-    if (!report.refusal.empty()) return {{}, report.refusal};
+    if (!report.refusal.empty()) return {{}, report.refusal, false};
     ir::optimise(result);
-    return {std::move(result), {}};
+    return {std::move(result), {}, false};
+}
+
+std::span<const Tile> product_tiles() {
+    return kTiles;
 }
 
 std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
@@ -106,12 +102,15 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
         if (two_sums && tile.rows * tile.columns > 128 * 128) continue;
         const Prepared cut = prepare_for_wgmma(kernel, tile);
         if (!cut.refusal.empty()) continue;
+        // The tiles may be smaller than what was asked for.
         const ir::Shape product = largest_product(cut.kernel);
-        const std::int64_t programs = programs_of(cut.kernel);
-        const auto waves = ceil_div(programs, kMultiprocessors);
-        // A grid that depends on the call is taken to be large.
-        const auto elements = static_cast<double>(programs > 0 ? waves * product.size() : 1);
-        costs.emplace_back(elements * time_of(product), tile);
+        const ProductWork work = work_of(cut.kernel);
+        for (const Pairs pairs : {Pairs::none, Pairs::rows}) {
+            const bool can_pair = cut.merged && work.rows > 1 && gains_by_pairs(work, tile);
+            if (pairs != Pairs::none && !can_pair) continue;
+            const double clocks = clocks_of(work, {product[0], product[1], pairs});
+            costs.emplace_back(clocks, Tile{tile.rows, tile.columns, pairs});
+        }
     }
     std::stable_sort(costs.begin(), costs.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -25,6 +25,7 @@ Generated CudaPrinter::run() {
     generated.grid = p_.grid;
     generated.is_persistent = !p_.order.unequal;
     generated.has_rows = has_rows();
+    generated.cluster = p_.cluster();
     generated.num_axes = static_cast<int>(p_.grid.size());
     std::string parameters;
     const auto parameter = [&](const std::string& text) {
@@ -57,6 +58,11 @@ Generated CudaPrinter::run() {
     }
     frame();
     for (const Instruction& made : p_.body.body) instruction(made);
+    if (p_.cluster() > 1) {
+        // Shared memory must not go while the other block copies to it or arrives at its barriers.
+        line("__syncwarp();");
+        meet_cluster();
+    }
     generated.largest = "the operands of a dot";
     generated.headers = {{"wgmma_shapes.cuh", wgmma_shapes_header(shapes_)}};
     generated.source = fmt::format(
@@ -127,7 +133,13 @@ void CudaPrinter::frame() {
     }
     line("ptx::fence_mbarrier_init();");
     close();
-    line("__syncthreads();");
+    if (p_.cluster() > 1) {
+        line("const u32 rank = ptx::cluster_rank();");
+        line("__syncwarp();");
+        meet_cluster();
+    } else {
+        line("__syncthreads();");
+    }
     const auto count = [&](std::vector<int> axes, const char* variable) {
         std::string text;
         for (int axis : axes) {
@@ -156,13 +168,24 @@ void CudaPrinter::frame() {
             line("const u32 last_program = blockIdx.y == 0 ? first_row : first_program + 1;");
         }
     } else {
-        count(ordered ? p_.order.rows : std::vector<int>{}, "rows");
-        count(ordered ? p_.order.columns : std::vector<int>{}, "columns");
+        const auto axis = [&](const std::vector<int>& axes, const char* variable, Pairs pairs) {
+            const std::string all = std::string("all_") + variable;
+            const bool paired = p_.pairs == pairs;
+            count(ordered ? axes : std::vector<int>{}, paired ? all.c_str() : variable);
+            if (paired) line("const u32 {} = ({} + 1) / 2;  // pairs", variable, all);
+        };
+        axis(p_.order.rows, "rows", Pairs::rows);
+        axis(p_.order.columns, "columns", Pairs::columns);
         count(others, "others");
         line("const u32 programs = rows * columns * others;");
     }
     others_ = std::move(others);
     thread_positions();
+}
+
+void CudaPrinter::meet_cluster() {
+    line("ptx::cluster_arrive();");
+    line("ptx::cluster_wait();");
 }
 
 void CudaPrinter::thread_positions() {
@@ -331,7 +354,7 @@ void CudaPrinter::role(const Instruction& made) {
     if (role.one) open("if (threadIdx.x / 32 == {} && ptx::elect_lane())", first);
     block(made.blocks[0]);
     if (role.one) close();
-    line("return;");
+    if (p_.cluster() == 1) line("return;");
     close();
     producer_ = by_all_ = false;
 }
@@ -342,15 +365,23 @@ void CudaPrinter::programs(const Instruction& made) {
         alias(body.arguments[i], made.operands[i]);
         alias(made.results[i], made.operands[i]);
     }
-    open("for (u32 program = {}; program < {}; program += gridDim.x)",
-         has_rows() ? "first_program" : "blockIdx.x", has_rows() ? "last_program" : "programs");
+    const bool pairs = p_.cluster() > 1;
+    open("for (u32 program = {}; program < {}; program += gridDim.x{})",
+         has_rows() ? "first_program"
+         : pairs    ? "blockIdx.x / 2"
+                    : "blockIdx.x",
+         has_rows() ? "last_program" : "programs", pairs ? " / 2" : "");
     if (!p_.order.rows.empty() && !p_.order.columns.empty()) {
         line(
             "const TilePlace place = tile_order<{}>(program % (rows * columns), rows, "
             "columns);",
-            p_.order.group);
-        decode(p_.order.rows, "place.row");
-        decode(p_.order.columns, "place.column");
+            p_.pairs == Pairs::rows ? p_.order.group / 2 : p_.order.group);
+        // Where one of a pair has no tile of its own, it computes the other one's.
+        decode(p_.order.rows,
+               p_.pairs == Pairs::rows ? "of_pair(place.row, rank, all_rows)" : "place.row");
+        decode(p_.order.columns, p_.pairs == Pairs::columns
+                                     ? "of_pair(place.column, rank, all_columns)"
+                                     : "place.column");
         decode(others_, "program / (rows * columns)");
     } else if (chained_) {
         decode(p_.order.inner,

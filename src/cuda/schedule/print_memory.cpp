@@ -11,9 +11,17 @@ void CudaPrinter::ties(const std::vector<Value>& registers) {
 
 void CudaPrinter::release(const Instruction& made) {
     const std::string count = name(made.operands[0]);
-    line("if ({}lane == 0) ptx::mbarrier_arrive(base + {} + 8 * {});",
-         made.operands.size() > 1 ? scalar(made.operands[1]) + " && " : "", channel(made).empty,
-         made.number("back") == 1 ? count + ".before()" : count + ".at");
+    const std::string slot = made.number("back") == 1 ? count + ".before()" : count + ".at";
+    const std::string when =
+        made.operands.size() > 1 ? scalar(made.operands[1]) + " && " : std::string();
+    if (p_.cluster() > 1) {
+        line("if ({}lane < 2)", when);
+        line("    ptx::mbarrier_arrive_cluster(ptx::cluster_map(base + {} + 8 * {}, lane));",
+             channel(made).empty, slot);
+        return;
+    }
+    line("if ({}lane == 0) ptx::mbarrier_arrive(base + {} + 8 * {});", when, channel(made).empty,
+         slot);
 }
 
 void CudaPrinter::store_shared(const Instruction& made) {
@@ -94,11 +102,12 @@ void CudaPrinter::wgmma(const Instruction& made) {
     line("    {}, {});", right.descriptor, adds);
 }
 
-std::string CudaPrinter::coordinates(const Instruction& made, const std::string& last) const {
+std::string CudaPrinter::coordinates(const Instruction& made, const std::string& last,
+                                     std::size_t moved, const std::string& by) const {
     const std::size_t rank = p_.map(made.symbol("map")).box.size();
     std::string text = fmt::format("coordinate({}){}", scalar(made.operands[rank - 1]), last);
     for (std::size_t d = rank - 1; d-- > 0;) {
-        text += fmt::format(", coordinate({})", scalar(made.operands[d]));
+        text += fmt::format(", coordinate({}){}", scalar(made.operands[d]), d == moved ? by : "");
     }
     return text;
 }
@@ -111,6 +120,28 @@ void CudaPrinter::tma_load(const Instruction& made) {
                                        buffer.slot_bytes());
     const std::string full = fmt::format("base + {} + 8 * {}.at", channel(made).full, count);
     const std::string map = identifier(made.symbol("map"));
+    if (made.has("multicast")) {
+        // This block's half of the panels, or of the rows, for both blocks.
+        if (panels % 2 == 0) {
+            open("TW_UNROLL for (int q = 0; q < {}; ++q)", panels / 2);
+            line("const u32 p = rank * {} + q;", panels / 2);
+            line("ptx::tensor_load_multicast({} + p * {}, &{}, {}, 3, {});", at, buffer.rows * 128,
+                 map, full, coordinates(made, fmt::format(" + p * {}", buffer.panel())));
+            close();
+            return;
+        }
+        const std::vector<std::int64_t>& box = p_.map(made.symbol("map")).box;
+        std::size_t row = 0;
+        while (box[row] != buffer.rows / 2) ++row;
+        if (panels > 1) open("TW_UNROLL for (int p = 0; p < {}; ++p)", panels);
+        line("ptx::tensor_load_multicast({} + rank * {}{}, &{}, {}, 3, {});", at,
+             buffer.rows / 2 * 128, panels > 1 ? fmt::format(" + p * {}", buffer.rows * 128) : "",
+             map, full,
+             coordinates(made, panels > 1 ? fmt::format(" + p * {}", buffer.panel()) : "", row,
+                         fmt::format(" + rank * {}", buffer.rows / 2)));
+        if (panels > 1) close();
+        return;
+    }
     if (by_all_) open("if (threadIdx.x % 128 == 0)");
     if (panels > 1) open("TW_UNROLL for (int p = 0; p < {}; ++p)", panels);
     line("ptx::tensor_load({}{}, &{}, {}, {});", at,

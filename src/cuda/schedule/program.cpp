@@ -103,6 +103,11 @@ std::optional<Level> parse_level(std::string_view text) {
     return static_cast<Level>(at - kLevels.begin());
 }
 
+std::string_view name(Pairs pairs) {
+    constexpr std::string_view kNames[] = {"none", "rows", "columns"};
+    return kNames[static_cast<std::size_t>(pairs)];
+}
+
 std::string_view name(Op op) {
     return kOps[static_cast<std::size_t>(op)];
 }

@@ -58,7 +58,8 @@ enum class Op : std::uint8_t {
     await,           ///< n: waits until the slot is full
     release,         ///< n[, condition]: the slot `back` before n may be overwritten
     // Copies.
-    tma_load,      ///< coordinates .., n: box of `map` to the slot of `buffer`
+    tma_load,      ///< coordinates .., n: box of `map` to the slot of `buffer`; `multicast`: each
+                   ///< block of a pair loads half of it for both
     thread_load,   ///< the same by the role's threads, in pieces of `bytes`
     share,         ///< tile -> `buffer`, which products read: rounded, each warpgroup its 64 rows
     store_shared,  ///< panel, tile: rounded to the buffer's dtype, by stmatrix, slot panel % slots
@@ -221,6 +222,21 @@ struct TileOrder {
     bool irregular = false;
 };
 
+/// Clusters of two thread blocks with tiles beside each other, which load once what both read.
+enum class Pairs : std::uint8_t {
+    none,
+    rows,     ///< tiles of two rows: both read the same right operand
+    columns,  ///< of two columns: the same left operand
+};
+std::string_view name(Pairs pairs);
+
+/// Rows and columns of a tile that warpgroups multiply, and which thread blocks share operands.
+struct Tile {
+    std::int64_t rows = 128, columns = 256;
+    Pairs pairs = Pairs::none;
+    bool operator==(const Tile&) const = default;
+};
+
 struct Program {
     std::string name, arch;
     Level level = Level::lowered;
@@ -228,6 +244,8 @@ struct Program {
     std::vector<std::int64_t> grid;
     std::vector<int> groups;  ///< consumer warpgroups along rows and columns
     TileOrder order;
+    Pairs wanted_pairs = Pairs::none;  ///< until `pair_blocks`
+    Pairs pairs = Pairs::none;
     std::vector<Buffer> buffers;
     std::vector<Map> maps;
     std::vector<Channel> channels;
@@ -247,6 +265,7 @@ struct Program {
     }
 
     int warps() const;
+    int cluster() const { return pairs == Pairs::none ? 1 : 2; }
     int consumer_groups() const { return groups.empty() ? 0 : groups[0] * groups[1]; }
     const Buffer& buffer(std::string_view called) const;
     const Map& map(std::string_view called) const;

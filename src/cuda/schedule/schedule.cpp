@@ -9,6 +9,7 @@
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/join_iterations.h"
 #include "cuda/schedule/lower.h"
+#include "cuda/schedule/pair_blocks.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/place_waits.h"
 #include "cuda/schedule/prepare.h"
@@ -34,15 +35,16 @@ bool may_copy(const ir::Function& kernel, const std::string& arch) {
 
 namespace {
 
-Program scheduled(const ir::Function& prepared, const Target& target, Level up_to) {
+Program scheduled(const ir::Function& prepared, const Target& target, Pairs pairs, Level up_to) {
     constexpr std::pair<Level, void (*)(Program&)> kPasses[] = {
         {Level::lowered, join_iterations},     {Level::selected, select_dots},
         {Level::laid_out, assign_layouts},     {Level::laid_out, guard_masks},
         {Level::laid_out, defer_sums},         {Level::staged, stage},
-        {Level::specialised, warp_specialise}, {Level::waiting, place_waits},
-        {Level::split, split_epilogue},        {Level::placed, place_shared},
-        {Level::synchronised, insert_barriers}};
+        {Level::specialised, warp_specialise}, {Level::specialised, pair_blocks},
+        {Level::waiting, place_waits},         {Level::split, split_epilogue},
+        {Level::placed, place_shared},         {Level::synchronised, insert_barriers}};
     Program program = lower(prepared, target);
+    program.wanted_pairs = pairs;
     check(program);
     for (const auto& [level, pass] : kPasses) {
         if (level > up_to) break;
@@ -57,12 +59,13 @@ Program scheduled(const ir::Function& prepared, const Target& target, Level up_t
 Program schedule(const ir::Function& kernel, const Target& target, Level up_to) {
     if (!is_for(target.arch)) throw Refused("it is for sm_90a only");
     std::string reason;
-    for (const Tile& tile : tiles_to_try(kernel)) {
+    const std::vector<Tile> tiles = target.tile ? std::vector{*target.tile} : tiles_to_try(kernel);
+    for (const Tile& tile : tiles) {
         const Prepared prepared = prepare_for_wgmma(kernel, tile);
         std::string refusal = prepared.refusal;
         if (refusal.empty()) {
             try {
-                return scheduled(prepared.kernel, target, up_to);
+                return scheduled(prepared.kernel, target, tile.pairs, up_to);
             } catch (const Refused& refused) {
                 refusal = refused.what();
             }

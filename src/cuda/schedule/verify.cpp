@@ -239,9 +239,10 @@ Broken channels(const Program& p) {
             return broken("threads copy {} bytes of {} to @{}", channel.copied, channel.bytes,
                           channel.name);
         }
-        if (channel.empty_arrivals != 4 * p.consumer_groups()) {
+        const int releases = 4 * p.consumer_groups() * p.cluster();
+        if (channel.empty_arrivals != releases) {
             return broken("@{} waits for {} warps, not {}", channel.name, channel.empty_arrivals,
-                          4 * p.consumer_groups());
+                          releases);
         }
     }
     return std::nullopt;

@@ -30,7 +30,7 @@ class Retiler {
     Retiler(const Function& source, const RetileOptions& options)
         : source_(source),
           options_(options),
-          map_(source, options.max_tile_elements),
+          map_(source, options.extents.empty() ? options.max_tile_elements : 1),
           target_(source),
           b_(target_),
           demand_(map_, b_, options) {
@@ -117,6 +117,10 @@ class Retiler {
     // ---- Stores.
 
     Shape shape(const Instruction& root) const { return access_shape(source_, root).shape; }
+    /// What is cut: the block, or all blocks beside each other.
+    Shape extent(const Instruction& root) const {
+        return options_.extents.empty() ? shape(root) : Shape(options_.extents);
+    }
 
     // Consecutive stores of one shape share their sub-tiles and what they compute. Returns the
     // position of the last instruction that was handled.
@@ -194,13 +198,14 @@ class Retiler {
 
     // Shapes to cut into, best first. If a reduction feeds the store, whole rows are tried first.
     std::vector<Tile> tiles(const Roots& roots) const {
-        const Shape full = shape(*roots[0]);
+        const Shape full = extent(*roots[0]);
         const int rank = full.rank();
         std::vector<Tile> result;
         const auto add = [&](Tile tile) {
             if (std::ranges::find(result, tile) == result.end()) result.push_back(std::move(tile));
         };
         const Tile dims(full.dims().begin(), full.dims().end());
+        if (!options_.extents.empty()) return {Tile{options_.rows, options_.columns}};
         if (full.size() <= options_.max_tile_elements) return {dims};
         if (std::ranges::any_of(roots, [&](const Instruction* root) { return scatters(*root); })) {
             // The highest lane that writes an element wins: cut only the outermost axis, in order.
@@ -299,18 +304,20 @@ class Retiler {
 
     bool splits(const Roots& roots, const Tile& tile) const {
         const Shape full = shape(*roots[0]);
-        return !std::ranges::equal(full.dims(), tile) && full.size() > 0;
+        return !options_.extents.empty() ||
+               (!std::ranges::equal(full.dims(), tile) && full.size() > 0);
     }
 
     /// Returns the number of axes that the grid gets.
     int on_grid(const Roots& roots, const Tile& tile) {
-        const Shape full = shape(*roots[0]);
+        const Shape full = extent(*roots[0]);
+        const bool beyond = !options_.extents.empty();
         Region region;
         int axes = 0;
         for (std::size_t axis = 0; axis < tile.size(); ++axis) {
             const std::int64_t extent = full[axis];
             Range range{{}, tile[axis], 0};
-            if (tile[axis] < extent) {
+            if (tile[axis] < extent || beyond) {
                 target_.grid.push_back(ceil_div(extent, tile[axis]));
                 const Value id = b_.program_id(static_cast<int>(target_.grid.size()) - 1);
                 range = {demand_.times(id, tile[axis]), tile[axis], tile[axis]};
@@ -318,7 +325,7 @@ class Retiler {
             }
             region.push_back(range);
         }
-        emit_region(roots, region, inside(full, region));
+        emit_region(roots, region, beyond ? Value{} : inside(full, region));
         return axes;
     }
 
@@ -392,7 +399,7 @@ RetileReport try_retile(Function& function, const RetileOptions& options) {
                    options.max_tile_elements, options.rows, options.columns, options.k_chunk);
     }
     RetileReport report;
-    if (fits(function, options.max_tile_elements)) return report;
+    if (options.extents.empty() && fits(function, options.max_tile_elements)) return report;
     Function source = function;
     inline_calls(source);
     Function result = Retiler(source, options).run(report);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ir/function.h"
 
@@ -19,6 +20,10 @@ struct RetileOptions {
         grid,   ///< further grid axes if the kernel stores only one block shape, else loops
     };
     Schedule schedule = Schedule::loops;
+    /// With Schedule::grid: extents that are cut in place of a block's own, whatever size the tiles
+    /// have, where programs that differ in one grid axis have blocks beside each other. Elements
+    /// outside of the arrays are not masked, and the caller removes the grid axes.
+    std::vector<std::int64_t> extents = {};
 };
 
 struct RetileReport {

@@ -401,11 +401,23 @@ int cuFuncGetAttribute(int* value, int, void*) {
     return kOk;
 }
 int cuLaunchKernelEx(const void* config, void* function, void** parameters, void**) {
+    struct Attribute {
+        int id, pad;
+        unsigned value[16];
+    };
     struct Config {
         unsigned grid[3], block[3], shared_bytes;
         void* stream;
+        const Attribute* attributes;
+        unsigned attribute_count;
     };
-    const auto& launch = *static_cast<const Config*>(config);
+    constexpr int kCluster = 4;
+    Config launch = *static_cast<const Config*>(config);
+    // Emulated kernels take the size of clusters here.
+    const bool in_clusters = launch.attribute_count == 1 && launch.attributes[0].id == kCluster;
+    if (in_clusters && static_cast<const Function*>(function)->run_user == nullptr) {
+        launch.grid[2] = launch.attributes[0].value[0];
+    }
     const auto& kernel = *static_cast<const Function*>(function);
     // Graphs store the values of the parameters.
     auto values = std::make_shared<std::vector<std::vector<std::max_align_t>>>();

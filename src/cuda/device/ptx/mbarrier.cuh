@@ -27,10 +27,10 @@ TW_DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
 }
 
 /// PTX ISA, mbarrier.arrive on the barrier at the same offset of another CTA of the
-/// cluster; `barrier` comes from `cluster_map`.
+/// cluster; `barrier` comes from `cluster_map`. Releases to this CTA only, which suffices after
+/// products that were waited for: `.release.cluster` is a fence of the whole GPU, 1,500 clocks.
 TW_DEVICE void mbarrier_arrive_cluster(u32 barrier) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-                 : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /// PTX ISA, mbarrier.test_wait.parity: has the phase of this parity ended?

@@ -167,6 +167,49 @@ TW_DEVICE void tensor_load(u32 target, const TensorMap* map, u32 barrier, int c0
         : "memory");
 }
 
+// The same to the blocks of a cluster whose bits are set in `blocks`: to the same place in the
+// shared memory of each, completing on the mbarrier there.
+
+/// PTX ISA, cp.async.bulk.tensor.2d .multicast::cluster.
+TW_DEVICE void tensor_load_multicast(u32 target, const TensorMap* map, u32 barrier, u16 blocks,
+                                     int c0, int c1) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" ::"r"(target),
+        "l"(map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1)
+        : "memory");
+}
+
+/// PTX ISA, cp.async.bulk.tensor.3d .multicast::cluster.
+TW_DEVICE void tensor_load_multicast(u32 target, const TensorMap* map, u32 barrier, u16 blocks,
+                                     int c0, int c1, int c2) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(target),
+        "l"(map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2)
+        : "memory");
+}
+
+/// PTX ISA, cp.async.bulk.tensor.4d .multicast::cluster.
+TW_DEVICE void tensor_load_multicast(u32 target, const TensorMap* map, u32 barrier, u16 blocks,
+                                     int c0, int c1, int c2, int c3) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(target),
+        "l"(map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+        : "memory");
+}
+
+/// PTX ISA, cp.async.bulk.tensor.5d .multicast::cluster.
+TW_DEVICE void tensor_load_multicast(u32 target, const TensorMap* map, u32 barrier, u16 blocks,
+                                     int c0, int c1, int c2, int c3, int c4) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(target),
+        "l"(map), "r"(barrier), "h"(blocks), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+        : "memory");
+}
+
 /// PTX ISA, cp.async.bulk.tensor.1d, shared to global; completes with the bulk group.
 TW_DEVICE void tensor_store(const TensorMap* map, u32 source, int c0) {
     asm volatile(

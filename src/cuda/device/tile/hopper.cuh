@@ -41,6 +41,12 @@ TW_DEVICE TilePlace tile_order(u32 t, u32 rows, u32 columns) {
     return {first + in % height, in / height};
 }
 
+/// The row or column of tiles that a block of a pair has, the last one twice if there is no other.
+TW_DEVICE u32 of_pair(u32 pair, u32 rank, u32 all) {
+    const u32 at = 2 * pair + rank;
+    return at < all ? at : all - 1;
+}
+
 template <class T, int kCount>
 TW_DEVICE void set_zero(T (&x)[kCount]) {
     TW_UNROLL for (int i = 0; i < kCount; ++i) x[i] = 0;

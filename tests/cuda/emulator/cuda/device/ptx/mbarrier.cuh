@@ -42,6 +42,18 @@ inline void mbarrier_arrive(u32 barrier) {
     --one.left;
     emulator::settle(one);
 }
+/// Shared memory of a block that has ended is gone.
+inline void expect_running(u32 address) {
+    for (int t = 0; t < emulator::block_threads; ++t) {
+        const auto block = static_cast<int>(address / kSharedBytes);
+        if (!emulator::fibers[block * emulator::block_threads + t].done) return;
+    }
+    emulator::fail("a block of the cluster is accessed after its end");
+}
+inline void mbarrier_arrive_cluster(u32 barrier) {
+    expect_running(barrier);
+    mbarrier_arrive(barrier);
+}
 inline void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
     emulator::mbarrier(barrier).bytes += bytes;
     mbarrier_arrive(barrier);

@@ -9,21 +9,48 @@ struct Named {
     int arrived = 0;
     unsigned generation = 0;
 };
-inline Named named[16];
+inline Named named[kMostBlocks][16];
 inline unsigned long named_in = 0;  ///< the block that they belong to
 
 inline Named& named_barrier(unsigned id) {
     if (named_in != blocks_begun) {
-        for (Named& one : named) one.arrived = 0;
+        for (auto& block : named) {
+            for (Named& one : block) one.arrived = 0;
+        }
         named_in = blocks_begun;
     }
-    return named[id];
+    return named[rank()][id];
 }
+
+struct ClusterBarrier {
+    int arrived = 0;
+    unsigned generation = 0;
+    std::map<int, unsigned> seen;  ///< the generation in which a thread arrived
+};
+inline ClusterBarrier cluster_barrier;
 
 }  // namespace emulator
 
 namespace twd::ptx {
 
+inline void cluster_arrive() {
+    emulator::ClusterBarrier& one = emulator::cluster_barrier;
+    one.seen[emulator::current] = one.generation;
+    if (++one.arrived < static_cast<int>(emulator::fibers.size())) return;
+    one.arrived = 0;
+    ++one.generation;
+}
+inline void cluster_wait() {
+    emulator::ClusterBarrier& one = emulator::cluster_barrier;
+    const unsigned mine = one.seen[emulator::current];
+    emulator::wait_until([&] { return one.generation != mine; });
+}
+inline u32 cluster_rank() {
+    return emulator::rank();
+}
+inline u32 cluster_map(u32 address, u32 rank) {
+    return address % kSharedBytes + rank * kSharedBytes;
+}
 inline void fence_mbarrier_init() {}
 inline void fence_async_shared() {
     emulator::fence_writes();

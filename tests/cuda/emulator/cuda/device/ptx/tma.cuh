@@ -44,6 +44,7 @@ inline void tensor_load(u32 target, const TensorMap* map, u32 barrier, C... coor
     const std::vector<long> at{static_cast<long>(coordinates)...};
     if (target % 1024 != 0) emulator::fail("a box does not begin on 1,024 bytes");
     emulator::later([=] {
+        expect_running(target);
         long bytes = 0;
         each_element(of, at, [&](u32 offset, bool inside, long from) {
             unsigned char* const to = memory + swizzle128(target + offset);
@@ -55,6 +56,17 @@ inline void tensor_load(u32 target, const TensorMap* map, u32 barrier, C... coor
         one.bytes -= bytes;
         emulator::settle(one);
     });
+}
+
+template <class... C>
+inline void tensor_load_multicast(u32 target, const TensorMap* map, u32 barrier, u16 blocks,
+                                  C... coordinates) {
+    for (u32 rank = 0; rank < kMostBlocks; ++rank) {
+        if ((blocks >> rank & 1) == 0) continue;
+        const u32 from = rank * kSharedBytes;
+        tensor_load(target % kSharedBytes + from, map, barrier % kSharedBytes + from,
+                    coordinates...);
+    }
 }
 
 /// Each thread's uncommitted stores, and committed ones that may still read shared memory.

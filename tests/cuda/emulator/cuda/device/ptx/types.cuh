@@ -36,8 +36,9 @@ struct Dim3 {
 };
 inline Dim3 threadIdx, blockIdx, gridDim, blockDim;
 
-inline constexpr std::size_t kSharedBytes = 256 * 1024;
-alignas(1024) inline unsigned char memory[kSharedBytes];
+/// The blocks of a cluster have their shared memory one after the other.
+inline constexpr std::size_t kSharedBytes = 256 * 1024, kMostBlocks = 2;
+alignas(1024) inline unsigned char memory[kMostBlocks * kSharedBytes];
 
 namespace emulator {
 
@@ -55,8 +56,13 @@ struct Warp {
 inline std::vector<Fiber> fibers;
 inline std::vector<Warp> warps;
 inline ucontext_t scheduler;
-inline int current = 0, barrier_arrived = 0;
-inline unsigned barrier_generation = 0;
+inline int current = 0, block_threads = 1;
+inline int barrier_arrived[kMostBlocks] = {};
+inline unsigned barrier_generation[kMostBlocks] = {};
+/// The block of the cluster that the running thread belongs to.
+inline unsigned rank() {
+    return static_cast<unsigned>(current / block_threads);
+}
 inline const std::function<void()>* body;
 inline long switches = 0;
 inline constexpr long kMostSwitches = 200000000;  // more means that a block does not end
@@ -128,13 +134,15 @@ inline void wait_until(const Ready& ready) {
     swapcontext(&me.context, &scheduler);
 }
 inline void barrier() {
-    const unsigned mine = barrier_generation;
-    if (++barrier_arrived == static_cast<int>(fibers.size())) {
-        barrier_arrived = 0;
-        ++barrier_generation;
+    int& arrived = barrier_arrived[rank()];
+    unsigned& generation = barrier_generation[rank()];
+    const unsigned mine = generation;
+    if (++arrived == block_threads) {
+        arrived = 0;
+        ++generation;
         return;
     }
-    wait_until([&] { return barrier_generation != mine; });
+    wait_until([&] { return generation != mine; });
 }
 inline void meet(Warp& warp) {
     const unsigned mine = warp.generation;
@@ -161,12 +169,17 @@ inline void entry() {
 }
 inline unsigned long blocks_begun = 0;
 
-inline void run_block(int threads, unsigned seed, const std::function<void()>& kernel) {
+/// Runs the block `blockIdx`, or it and those after it in its cluster.
+inline void run_block(int threads_of_block, unsigned seed, const std::function<void()>& kernel,
+                      int cluster = 1) {
     body = &kernel;
     ++blocks_begun;
+    block_threads = threads_of_block;
+    const int threads = threads_of_block * cluster;
+    const unsigned first_block = blockIdx.x;
     fibers.resize(threads);
     warps.assign(threads / 32, Warp());
-    barrier_arrived = 0;
+    for (int& one : barrier_arrived) one = 0;
     switches = 0;
     random_state = seed + 77;
     delayed.clear();
@@ -201,8 +214,11 @@ inline void run_block(int threads, unsigned seed, const std::function<void()>& k
             fibers[t].ready = nullptr;
             runs = true;
             // Users' kernels may have blocks with several axes; others do not set blockDim.
-            const unsigned x = blockDim.x * blockDim.y * blockDim.z > 1 ? blockDim.x : threads;
-            threadIdx = {t % x, t / x % blockDim.y, t / x / blockDim.y};
+            const unsigned x =
+                blockDim.x * blockDim.y * blockDim.z > 1 ? blockDim.x : block_threads;
+            const unsigned in_block = t % block_threads;
+            threadIdx = {in_block % x, in_block / x % blockDim.y, in_block / x / blockDim.y};
+            blockIdx.x = first_block + rank();
             swapcontext(&scheduler, &fibers[t].context);
         }
         if (left && !runs) fail("every thread waits: the block does not end");
@@ -331,7 +347,8 @@ struct U8 {};
 struct Tf32 {};
 
 inline u32 shared_address(const void* pointer) {
-    return static_cast<u32>(static_cast<const unsigned char*>(pointer) - memory);
+    return static_cast<u32>(static_cast<const unsigned char*>(pointer) - memory +
+                            emulator::rank() * kSharedBytes);
 }
 
 }  // namespace twd

@@ -85,7 +85,7 @@ struct Warpgroup {
     std::vector<Product> open;
     std::vector<std::vector<Product>> flying;
 };
-inline Warpgroup warpgroups[8];
+inline Warpgroup warpgroups[8 * kMostBlocks];
 
 /// The threads of the warpgroup meet; the last one to arrive runs `last`.
 template <class Last>
@@ -113,6 +113,7 @@ inline double operand_element(const Product& product, u64 descriptor, bool mn_ma
     u32 at = mn_major ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
                       : start + row / 8 * stride + row % 8 * 128 + k * bytes;
     at ^= (at >> 7 & 7) << 4;
+    at += emulator::rank() * kSharedBytes;
     if (!emulator::unfenced.empty() && emulator::unfenced.count(at / 128) != 0) {
         emulator::fail("a product reads what was written without a fence");
     }

@@ -1,0 +1,75 @@
+// Two blocks read the same operand: each loads half of it, for both.
+#include "cuda/schedule/pair_blocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/schedule/tools.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+/// Tiles along axes of the grid; 0: it depends on the call.
+std::int64_t tiles_along(const Program& program, const std::vector<int>& axes) {
+    std::int64_t tiles = 1;
+    for (int axis : axes) {
+        if (program.grid[axis] == ir::kDynamic) return 0;
+        tiles *= program.grid[axis];
+    }
+    return tiles;
+}
+
+/// The load of the operand that pairs share, if they can share it.
+Instruction* shared_load(Program& p) {
+    const bool one_channel = p.channels.size() == 1 && p.channels[0].copied == 0;
+    if (is_chained(p) || !one_channel || p.order.rows.empty() || p.order.columns.empty()) {
+        return nullptr;
+    }
+    const bool rows = p.wanted_pairs == Pairs::rows;
+    if (tiles_along(p, rows ? p.order.rows : p.order.columns) == 1) return nullptr;
+    const Instruction* product = nullptr;
+    int products = 0;
+    each_instruction(p.body, [&](const Instruction& made) {
+        if (!made.is(Op::wgmma)) return;
+        product = &made;
+        ++products;
+    });
+    if (products != 1) return nullptr;
+    const std::string& shared = product->symbol(rows ? "b" : "a");
+    Instruction* load = nullptr;
+    each_instruction(p.body, [&](Instruction& made) {
+        if (made.is(Op::tma_load) && made.symbol("to") == shared) load = &made;
+    });
+    return load != nullptr && p.map(load->symbol("map")).box.size() >= 2 ? load : nullptr;
+}
+
+}  // namespace
+
+void pair_blocks(Program& program) {
+    if (program.wanted_pairs == Pairs::none) return;
+    Instruction* const load = shared_load(program);
+    if (load == nullptr) return;
+    program.pairs = program.wanted_pairs;
+    const Buffer& buffer = program.buffer(load->symbol("to"));
+    load->flag("multicast");
+    if (buffer.columns / buffer.panel() % 2 != 0) {
+        // The boxes are cut along the tile's rows.
+        Map half = program.map(load->symbol("map"));
+        half.name += "_half";
+        *std::find(half.box.begin(), half.box.end() - 1, buffer.rows) = buffer.rows / 2;
+        for (Attribute& one : load->attributes) {
+            if (one.name == "map") one.text = half.name;
+        }
+        const std::string whole = half.name.substr(0, half.name.size() - 5);
+        bool used = false;
+        each_instruction(program.body, [&](const Instruction& made) {
+            used |= made.is(Op::tma_load) && made.symbol("map") == whole;
+        });
+        program.maps.push_back(std::move(half));
+        if (!used) std::erase_if(program.maps, [&](const Map& one) { return one.name == whole; });
+    }
+    program.channels[0].empty_arrivals *= program.cluster();
+}
+
+}  // namespace tilewright::cuda::schedule

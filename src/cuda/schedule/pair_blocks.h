@@ -1,0 +1,12 @@
+// Clusters of two thread blocks.
+#pragma once
+
+#include "cuda/schedule/program.h"
+
+namespace tilewright::cuda::schedule {
+
+/// Pairs blocks as `program.pairs` asks: of the operand that both read, each loads half, for both.
+/// Programs where that cannot be go without.
+void pair_blocks(Program& program);
+
+}  // namespace tilewright::cuda::schedule

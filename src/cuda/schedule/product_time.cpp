@@ -1,0 +1,124 @@
+// Estimated clocks of products, fitted to measurements (docs/lab/2026-11-gpu.md).
+#include "cuda/schedule/product_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "ir/access.h"
+#include "support/integer.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+constexpr std::int64_t kMultiprocessors = 132;  // of an H100 and an H200
+
+using Definitions = std::map<ir::Value, const ir::Instruction*>;
+
+std::int64_t constant_of(const Definitions& definitions, ir::Value value) {
+    const auto at = definitions.find(value);
+    const bool known = at != definitions.end() && at->second->op == ir::Op::constant;
+    return known ? static_cast<std::int64_t>(at->second->get<ir::ConstantAttributes>().bits) : -1;
+}
+
+/// Bytes between the rows of the array that an operand is loaded from; 0: unknown.
+std::int64_t pitch_of(const ir::Function& cut, const Definitions& definitions, ir::Value operand) {
+    auto at = definitions.find(operand);
+    if (at != definitions.end() && at->second->op == ir::Op::transpose) {
+        at = definitions.find(at->second->operands[0]);
+    }
+    if (at == definitions.end() || at->second->op != ir::Op::load) return 0;
+    const ir::RefType& array = cut.ref_type(ir::access(*at->second).ref);
+    if (array.rank() == 0 || array.extents.back() == ir::kDynamic) return 0;
+    return array.extents.back() * size_of(array.dtype);
+}
+
+/// Of two things that happen at the same time; a bit more where they take about as long.
+double longer_of(double a, double b) {
+    constexpr double kSharpness = 10;
+    const double longer = std::max(a, b), shorter = std::min(a, b);
+    return longer * std::pow(1 + std::pow(shorter / longer, kSharpness), 1 / kSharpness);
+}
+
+/// Clocks from the last step of a tile to the first one of the next, most of which is its stores.
+double clocks_after(const Tile& tile) {
+    constexpr std::pair<std::int64_t, double> kOf128[] = {
+        {64, 1900}, {128, 2700}, {192, 4700}, {256, 6100}};
+    constexpr std::pair<std::int64_t, double> kOf64[] = {{128, 1300}, {256, 2400}};
+    const auto at = [&](const auto& clocks) {
+        double result = 0;
+        for (const auto& [columns, of_tile] : clocks) {
+            if (columns <= tile.columns) result = of_tile;
+        }
+        return result;
+    };
+    return tile.rows > 64 ? at(kOf128) : at(kOf64);
+}
+
+}  // namespace
+
+ProductWork work_of(const ir::Function& cut) {
+    ProductWork work;
+    work.tiles = 1;
+    for (std::int64_t extent : cut.grid) {
+        const bool known = extent != ir::kDynamic && work.tiles != 0;
+        if (!known || __builtin_mul_overflow(work.tiles, extent, &work.tiles)) work.tiles = 0;
+    }
+    if (cut.grid.size() >= 2) work.rows = cut.grid.rbegin()[1];
+    Definitions definitions;
+    ir::walk(cut.body, [&](const ir::Instruction& made) {
+        for (ir::Value result : made.results) definitions[result] = &made;
+    });
+    ir::walk(cut.body, [&](const ir::Instruction& made) {
+        if (made.op == ir::Op::for_loop) {
+            const std::int64_t low = constant_of(definitions, made.operands[0]),
+                               high = constant_of(definitions, made.operands[1]),
+                               step = constant_of(definitions, made.operands[2]);
+            if (low >= 0 && high > low && step > 0) work.steps = ceil_div(high - low, step);
+        }
+        if (made.op != ir::Op::dot) return;
+        work.left_pitch = pitch_of(cut, definitions, made.operands[0]);
+        work.right_pitch = pitch_of(cut, definitions, made.operands[1]);
+    });
+    return work;
+}
+
+double clocks_of(const ProductWork& work, const Tile& tile) {
+    constexpr double kRowBytes = 128;         // of a step, from each row of the operands
+    constexpr double kElementsPerClock = 32;  // of the result, multiplied along a step
+    constexpr double kBytesPerClock = 69;     // from L2
+    constexpr double kStart = 7000;           // of a launch
+    constexpr std::int64_t kUnknownSteps = 64;
+    const auto rows = static_cast<double>(tile.rows), columns = static_cast<double>(tile.columns);
+    // Rows that begin elsewhere than on 128 bytes touch two cache lines each.
+    const auto share = [](std::int64_t pitch, double of_32, double of_16) {
+        return pitch % 128 == 0 ? 1.0 : pitch % 32 == 0 ? of_32 : of_16;
+    };
+    const bool paired = tile.pairs == Pairs::rows;
+    constexpr double kPairedShare = 0.27, kPairedStart = 2600;
+    const double right = share(work.right_pitch, 1.7, 3.2) * (paired ? kPairedShare : 1.0);
+    const double bytes = kRowBytes * (rows * share(work.left_pitch, 2.2, 3.3) + columns * right);
+    const double step = longer_of(rows * columns / kElementsPerClock, bytes / kBytesPerClock);
+    const auto steps = static_cast<double>(work.steps > 0 ? work.steps : kUnknownSteps);
+    const double of_tile = steps * step + clocks_after(tile);
+    if (work.tiles == 0) return of_tile / (rows * columns);
+    if (paired) {
+        const std::int64_t pairs = work.tiles / work.rows * ceil_div(work.rows, 2);
+        const auto waves = static_cast<double>(ceil_div(pairs, kMultiprocessors / 2));
+        return kStart + kPairedStart + waves * of_tile;
+    }
+    return kStart + static_cast<double>(ceil_div(work.tiles, kMultiprocessors)) * of_tile;
+}
+
+double clocks_of_parts(const ProductWork& work, const Tile& tile, std::int64_t parts,
+                       std::int64_t elements) {
+    constexpr double kFinish = 7000, kFinishElement = 0.0053;
+    ProductWork part = work;
+    part.steps = ceil_div(work.steps, parts);
+    part.tiles = work.tiles * ceil_div(work.steps, part.steps);
+    return clocks_of(part, tile) + kFinish +
+           kFinishElement * static_cast<double>(elements) * static_cast<double>(parts);
+}
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,37 @@
+// How long a product takes on a Hopper GPU, estimated.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/schedule/program.h"
+#include "ir/function.h"
+
+namespace tilewright::cuda::schedule {
+
+/// What a product's kernel does.
+struct ProductWork {
+    std::int64_t rows = 0;   ///< the grid's last axis but one: of tiles, where blocks are merged
+    std::int64_t tiles = 0;  ///< all, of batches, too; 0: depends on the call
+    std::int64_t steps = 0;  ///< of 128 bytes along the inner dimension; 0: unknown
+    /// Bytes from one row of an operand's array to the next; 0: unknown.
+    std::int64_t left_pitch = 0, right_pitch = 0;
+};
+
+/// That of a kernel cut by `prepare_for_wgmma`.
+ProductWork work_of(const ir::Function& cut);
+
+/// Where pairs of thread blocks were faster: large tiles, and a right operand whose rows do not
+/// begin on 128 bytes.
+inline bool gains_by_pairs(const ProductWork& work, const Tile& tile) {
+    return tile.rows == 128 && tile.columns >= 192 && work.right_pitch % 128 != 0;
+}
+
+/// Estimated clocks of a kernel of such tiles. Where the grid depends on the call, those of an
+/// element.
+double clocks_of(const ProductWork& work, const Tile& tile);
+
+/// The same for sums in f32 of `parts` and their addition, for a result of so many elements.
+double clocks_of_parts(const ProductWork& work, const Tile& tile, std::int64_t parts,
+                       std::int64_t elements);
+
+}  // namespace tilewright::cuda::schedule
