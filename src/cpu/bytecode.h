@@ -367,12 +367,15 @@ struct Access {
     bool gathers = false;
 };
 
-/// Copies a rectangle into a tile; elements outside the array keep or take `other`.
+/// Copies a rectangle into a tile; elements outside the array keep or take `other`. With a factor,
+/// a gather from a row makes sums instead, over the lanes of its last axis, and no tile.
 struct Load {
     Access access;
     Tile out;
     Tile other;  ///< home none: zero
     StripFunction transpose = nullptr;
+    StripSource factor;  ///< f32; home none: the elements are copied
+    StripSource sum;     ///< of the elements times the factors, for each row
 };
 
 /// Sets a view to the rectangle itself, or to a copy in a tile when the rectangle leaves the array,
@@ -411,7 +414,8 @@ struct Store {
 /// Sets a view to the rectangle that a chain stores to, or to a tile that a Store then copies there
 /// when the rectangle leaves the array or does not have stride 1 along `unit_axis`.
 struct StoreView {
-    /// Arrays at least this large that the program only writes get non-temporal stores.
+    /// Arrays of half of the last-level cache, or at least this large, that the program only writes
+    /// get non-temporal stores.
     static constexpr std::int64_t kStreamedBytes = std::int64_t{32} << 20;
 
     Access access;

@@ -2,6 +2,7 @@
 #include "cpu/execute_indices.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "cpu/index_walker.h"
@@ -127,6 +128,44 @@ void gather(const Frame& frame, const Access& access, const Tile& other, const R
                 copy([&](std::int64_t i) -> Word& { return to.at<Word>(i); });
             }
         });
+    });
+}
+
+void sum_gathered(const Frame& frame, const Load& load) {
+    static constexpr float kZero = 0;
+    constexpr int kLaneAxis = 1;
+    const auto data = [&](const StripSource& source) {
+        return reinterpret_cast<float*>(frame.address(source.home, source.index)) + source.offset;
+    };
+    const auto row_stride = [&](const StripSource& source) {
+        if (source.view_row_axis < 0) return source.row_stride;
+        return frame.views[source.index].stride[source.view_row_axis];
+    };
+    const Walker walker(frame, load.access, kLaneAxis);
+    const float* const factor = data(load.factor);
+    float* const sum = data(load.sum);
+    const std::int64_t factor_row = row_stride(load.factor), sum_row = row_stride(load.sum);
+    if (const auto by = walker.index_rows(); by && by->stride == 1) {
+        TableRows table = table_rows(walker, *by);
+        table.missing = &kZero;
+        table.factor = factor;
+        table.factor_row_stride = factor_row;
+        table.out = sum;
+        table.out_row_stride = sum_row;
+        return index_kernels(frame.program->kernels->vector_bytes).dot(table);
+    }
+    for (std::int64_t row = 0; row < load.access.shape[0]; ++row) sum[row * sum_row] = 0;
+    const auto* const from = reinterpret_cast<const float*>(walker.data());
+    walker.for_each([&](const Coordinates& c, std::int64_t count) {
+        const float* const row = factor + c[0] * factor_row + c[kLaneAxis];
+        std::array<float, 8> sums{};  // in turn, so that additions seldom wait for each other
+        const auto add = [&](std::int64_t i, float element) {
+            sums[static_cast<std::size_t>(i) % sums.size()] += row[i] * element;
+        };
+        walker.each(
+            c, count, [&](std::int64_t i, std::int64_t offset) { add(i, from[offset]); },
+            [&](std::int64_t i) { add(i, kZero); });
+        for (const float part : sums) sum[c[0] * sum_row] += part;
     });
 }
 

@@ -10,6 +10,9 @@ namespace tilewright::cpu {
 void gather(const Frame& frame, const Access& access, const Tile& other, const ResolvedTile& out,
             bool streams);
 
+/// Sums of gathered elements times factors, as a Load with a factor asks for.
+void sum_gathered(const Frame& frame, const Load& load);
+
 /// Stores with index tiles or a mask. Of several elements stored to one address, the last one wins.
 void scatter(const Frame& frame, const Store& store);
 

@@ -211,6 +211,7 @@ void execute(Frame& frame, const Load& load) {
             return normalise_booleans(frame, load.out);
         }
     }
+    if (load.factor.home != Home::none) return sum_gathered(frame, load);
     const ResolvedTile out = resolve(frame, load.out);
     if (load.access.gathers) {
         const bool streams = load.out.home == Home::view && frame.views[load.out.index].streams;

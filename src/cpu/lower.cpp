@@ -68,6 +68,7 @@ void Lowering::run() {
     regions_.pop_back();
     form_chains(body, program_);
     gather_into_arrays(body, program_);
+    sum_gathers(body, program_);
     flatten(body);
     append(Halt{}, 0);
 }

@@ -93,7 +93,9 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
     } else if constexpr (std::is_same_v<T, Load>) {
         detail::visit_access(instruction.access, visit);
         on(instruction.other, Use::read);
+        on(instruction.factor, Use::read);
         on(instruction.out, Use::write);
+        on(instruction.sum, Use::write);
     } else if constexpr (std::is_same_v<T, LoadView>) {
         detail::visit_access(instruction.access, visit);
         on(instruction.other, Use::read);

@@ -112,7 +112,11 @@ struct WorkOf {
                     static_cast<double>(dot.n) * static_cast<double>(dot.k),
                 bytes(dot.broadcast) + bytes(dot.vector) + bytes(dot.out), dot.broadcast.dtype};
     }
-    Work operator()(const Load& load) const { return {0, bytes(load.access), {}}; }
+    Work operator()(const Load& load) const {
+        if (load.factor.home == Home::none) return {0, bytes(load.access), {}};
+        return {2 * static_cast<double>(load.access.shape.size()), 2 * bytes(load.access),
+                DType::f32};
+    }
     Work operator()(const Store& store) const {
         // With a view, the preceding chain usually has stored already.
         return {0, store.view < 0 ? bytes(store.access) : 0, {}};

@@ -144,6 +144,9 @@ struct Printer {
                (dot.scale.home == Home::none ? "" : " scaled by " + text_of(dot.scale));
     }
     std::string operator()(const Load& load) const {
+        if (load.factor.home != Home::none)
+            return fmt::format("{} = sum of {} * load {}", text_of(load.sum), text_of(load.factor),
+                               text_of(load.access));
         return fmt::format("{} = load {}", text_of(load.out), text_of(load.access));
     }
     std::string operator()(const LoadView& load) const {

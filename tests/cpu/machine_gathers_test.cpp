@@ -77,6 +77,73 @@ TEST(MachineGathers, OfElementsByRowsOfIndices) {
     }
 }
 
+int gathers_that_sum(const Program& program) {
+    return static_cast<int>(
+        std::count_if(program.code.begin(), program.code.end(), [](const Instruction& i) {
+            const auto* load = std::get_if<Load>(&i);
+            return load && load->factor.home != Home::none;
+        }));
+}
+
+// Rows of a sparse matrix times a vector, some of whose elements are outside it; the last block of
+// rows leaves the matrix.
+TEST(MachineGathers, SumProductsAlongRows) {
+    for (const DType indices : {DType::i32, DType::i64}) {
+        for (const std::int64_t columns : {32, 5, 16, 64, 130}) {
+            for (const std::int64_t length : {6, 300}) {
+                for (const bool first : {false, true}) {
+                    Agreement test({3});
+                    Kernel& k = test.k;
+                    const Value table = test.array(DType::f32, {length}),
+                                all_ids = test.array(indices, {50, columns}),
+                                all_factors = test.array(DType::f32, {50, columns});
+                    const std::vector block{
+                        IndexOperand::slice(k.b.binary(Op::mul, k.b.program_id(0), k.index(20)), 20,
+                                            1),
+                        k.slice(0, columns)};
+                    const Value factors = k.load(all_factors, block),
+                                elements =
+                                    k.load(table, {IndexOperand::tile(k.load(all_ids, block))}),
+                                product = first ? k.b.binary(Op::mul, elements, factors)
+                                                : k.b.binary(Op::mul, factors, elements);
+                    test.keep(k.b.reduce(ir::Reduction::sum, product, 1));
+                    test.check();
+                    EXPECT_EQ(gathers_that_sum(*compile(k.function)), 1);
+                }
+            }
+        }
+    }
+}
+
+TEST(MachineGathers, DoNotSumWhatElseIsNeeded) {
+    for (const int kind : {0, 1, 2, 3}) {
+        Agreement test;
+        Kernel& k = test.k;
+        const Value table = test.array(DType::f32, {9}),
+                    ids = test.load_all(test.array(DType::i32, {20, 32})),
+                    factors = test.load_all(test.array(DType::f32, {20, 32})),
+                    elements = k.load(table, {IndexOperand::tile(ids)}),
+                    product = k.b.binary(kind == 1 ? Op::add : Op::mul, elements,
+                                         kind == 3 ? elements : factors);
+        test.keep(k.b.reduce(kind == 2 ? ir::Reduction::max : ir::Reduction::sum, product, 1));
+        if (kind == 0) test.keep(elements);
+        test.check();
+        EXPECT_EQ(gathers_that_sum(*compile(k.function)), 0);
+    }
+}
+
+TEST(MachineGathers, SumBeforeTheirTableIsStoredTo) {
+    Agreement test;
+    Kernel& k = test.k;
+    const Value table = test.array(DType::f32, {30}),
+                ids = test.load_all(test.array(DType::i32, {20, 32})),
+                factors = test.load_all(test.array(DType::f32, {20, 32})),
+                elements = k.load(table, {IndexOperand::tile(ids)}),
+                product = k.b.binary(Op::mul, elements, factors);
+    k.store(table, {k.slice(3, 20)}, k.b.reduce(ir::Reduction::sum, product, 1));
+    test.check();
+}
+
 // The kernels of every instruction set, on rows whose starts and lengths fit no vector.
 TEST(MachineGathers, RowsOfEveryLength) {
     for (const Kernels* table : available_kernels()) {
