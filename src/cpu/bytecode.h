@@ -329,7 +329,8 @@ struct Interleave {
 
 /// result (+)= a * b, lanes of the result along n (b is the vector operand) or m (a is).
 struct Dot {
-    DType dtype = DType::f32;  ///< of the result
+    DType dtype = DType::f32;    ///< of the result
+    DType element = DType::f32;  ///< of the operands, whose words may hold several along k
     std::int64_t batch = 1, m = 1, n = 1, k = 1;
     /// The broadcast operand (batch, row, k), the vector operand (batch, k, lane) and the result
     /// (batch, row, lane), with axes in this order, rank 3.

@@ -253,6 +253,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
 
     Dot dot;
     dot.dtype = sums;
+    dot.element = form.element;
     dot.batch = rank == 3 ? shape[0] : 1;
     dot.m = shape[first];
     dot.n = shape[first + 1];

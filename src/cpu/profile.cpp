@@ -108,9 +108,10 @@ struct WorkOf {
     }
     Work operator()(const Interleave& interleave) const { return {0, bytes(interleave.in), {}}; }
     Work operator()(const Dot& dot) const {
+        const auto in_word = size_of(dot.broadcast.dtype) / size_of(dot.element);
         return {2 * static_cast<double>(dot.batch) * static_cast<double>(dot.m) *
-                    static_cast<double>(dot.n) * static_cast<double>(dot.k),
-                bytes(dot.broadcast) + bytes(dot.vector) + bytes(dot.out), dot.broadcast.dtype};
+                    static_cast<double>(dot.n) * static_cast<double>(dot.k * in_word),
+                bytes(dot.broadcast) + bytes(dot.vector) + bytes(dot.out), dot.element};
     }
     Work operator()(const Load& load) const {
         if (load.factor.home == Home::none) return {0, bytes(load.access), {}};

@@ -18,7 +18,7 @@ class Program;
 struct Work {
     double flops = 0;
     double bytes = 0;
-    std::optional<DType> dot;  ///< dtype of the operands of a dot
+    std::optional<DType> dot;  ///< dtype that the kernel of a dot multiplies in
 };
 
 /// The work of every instruction; parts of tiles outside an array count as if they were inside.

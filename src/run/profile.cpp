@@ -14,6 +14,7 @@
 
 #include "cpu/bytecode.h"
 #include "cpu/slow_paths.h"
+#include "ir/builder.h"
 #include "ir/parse.h"
 #include "nlohmann/json.hpp"
 #include "support/check.h"
@@ -80,7 +81,7 @@ double peak_flops(DType dtype) {
         "  %o = constant 0 : i64\n  %a = load %x[%r : 32, %o : 512] : {0}[32, 512]\n"
         "  %b = load %y[%o : 512, %o : 512] : {0}[512, 512]\n  %c = dot %a, %b : {1}[32, 512]\n"
         "  store %z[%r : 32, %o : 512], %c\n  yield\n}}\n",
-        name(dtype), name(is_float(dtype) ? dtype == DType::f64 ? dtype : DType::f32 : DType::i32));
+        name(dtype), name(ir::dot_result(dtype)));
     const std::vector<std::int64_t> shape{512, 512};
     const double seconds = least_seconds(text, {shape, shape, shape}, 8);
     return known[dtype] = 2.0 * 512 * 512 * 512 / seconds;

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -56,6 +57,39 @@ TEST(Profile, CountsExecutionsWorkAndTime) {
     double bytes = 0;
     for (const ProfileLine& line : profile.lines) bytes += line.bytes;
     EXPECT_EQ(bytes, 12.0 * 4 * (32 * 64 + 64 * 128 + 32 * 128));
+}
+
+// Kernels for narrow dtypes multiply several products of a word at once.
+TEST(Profile, ProductsOfNarrowDtypes) {
+    for (const DType dtype : {bf16, f16, i8, i16, i32, u32, f64}) {
+        const auto product = kernel(
+            "product", [](Ref x, Ref y, Ref z) { z.store(cast(dot(x.load(), y.load()), f32)); });
+        const Call call =
+            tilewright::call(product, {.out_type = {{f32, {32, 128}}}, .profile = true});
+        call(Tensor::zeros(dtype, {32, 64}), Tensor::zeros(dtype, {64, 128}));
+        const Profile profile = call.profile();
+        const auto line = std::find_if(
+            profile.lines.begin(), profile.lines.end(),
+            [](const ProfileLine& each) { return each.text.find("dot") != std::string::npos; });
+        ASSERT_NE(line, profile.lines.end());
+        EXPECT_EQ(line->flops, 2.0 * 32 * 64 * 128) << name(dtype);
+        EXPECT_GT(line->roof, 0);
+    }
+}
+
+TEST(Profile, AttentionInBf16) {
+    const auto attention = kernel("attention", [](Ref q, Ref k, Ref v, Ref o) {
+        const Tile scores = exp(dot(q.load(), transpose(k.load(), {1, 0})));
+        o.store(cast(dot(cast(scores, bf16), v.load()), bf16));
+    });
+    const Call call =
+        tilewright::call(attention, {.out_type = {{bf16, {64, 64}}}, .profile = true});
+    const Tensor x = Tensor::zeros(bf16, {64, 64});
+    call(x, x, x);
+    double flops = 0;
+    for (const ProfileLine& line : call.profile().lines)
+        if (line.text.find("dot") != std::string::npos) flops += line.flops;
+    EXPECT_EQ(flops, 2 * 2.0 * 64 * 64 * 64);
 }
 
 TEST(Profile, ResultsAreThoseOfOtherCalls) {
