@@ -175,7 +175,7 @@ class Planner {
         return std::pair(row, first);
     }
 
-    /// Finds operands that read the same rows, at the same lanes or a few lanes apart.
+    /// Finds operands that read the same rows a few lanes apart.
     void share_lanes() {
         std::map<Row, std::map<std::int64_t, std::vector<std::size_t>>> rows;
         for (std::size_t i = 0; i < run_.operands.size(); ++i) {
@@ -191,7 +191,7 @@ class Planner {
         for (const auto& [row, lanes] : rows) {
             const auto& [first, bases] = *lanes.begin();
             const auto end = lanes.upper_bound(first + FusedPlace::kMostShift);
-            if (end == std::next(lanes.begin()) && bases.size() == 1) continue;
+            if (end == std::next(lanes.begin())) continue;
             for (auto place = lanes.begin(); place != end; ++place) {
                 for (const std::size_t i : place->second) {
                     places[i]->base = static_cast<int>(bases[0]);

@@ -68,7 +68,7 @@ struct RandomRun {
             return;
         }
         place.base = bases[static_cast<std::size_t>(pick(static_cast<int>(bases.size())))];
-        place.shift = pick(2) * pick(FusedPlace::kMostShift + 1);
+        place.shift = pick(FusedPlace::kMostShift + 1);
     }
     Kind other() {
         const int chosen = pick(5);

@@ -37,8 +37,8 @@ struct Source {
     int of(int i) const { return first + i * step; }
 };
 
-/// Rows that operands read at the same lanes or a few lanes apart: vectors are loaded once, and, if
-/// there are shifts, one more of which only the lanes that are read.
+/// Rows that operands read a few lanes apart: vectors are loaded once, and one more of which only
+/// the lanes that are read.
 struct Window {
     int most = 0;  ///< the largest shift
     std::size_t last_step = 0;
@@ -46,10 +46,6 @@ struct Window {
     int group = -1;         ///< of registers, while it is loaded
     std::size_t after = 0;  ///< number of the single register
 };
-
-/// Which operands share the vectors that they read: those of one row, only where some are lanes
-/// apart, or none.
-enum class Sharing : std::uint8_t { rows, slices, none };
 
 /// Writes the code of one run.
 class RunCompiler {
@@ -59,25 +55,19 @@ class RunCompiler {
     };
 
     /// `registers` for the block's value, what it keeps and windows, as `used` of a compiler tells
-    /// that was given none. `streams`: stores go past the caches.
-    RunCompiler(std::span<const FusedShape> shapes, bool wide, bool streams, Sharing sharing,
+    /// that was given none. `streams`: stores go past the caches. `windows`: shared lanes are
+    /// loaded once.
+    RunCompiler(std::span<const FusedShape> shapes, bool wide, bool streams, bool windows,
                 std::optional<Registers> registers)
         : shapes_(shapes), wide_(wide), streams_(streams), encoder_(wide) {
         scratch_ = (wide ? 32 : 16) - kScratch;
         first_single_ = registers ? kAtOnce * registers->groups : 0;
         next_splat_ = registers ? first_single_ + registers->singles : scratch_;
-        std::map<int, int> shifts;  // the largest one, by base
-        for (const FusedShape& shape : shapes) {
-            for (const FusedPlace& place : shape.place)
-                if (place.base >= 0) shifts[place.base] = std::max(shifts[place.base], place.shift);
-        }
         for (std::size_t step = 0; step < shapes.size(); ++step) {
             first_operand_.push_back(places_.size());
             for (FusedPlace place : shapes[step].place) {
                 if (place.kind == Kind::none) continue;
-                if (sharing == Sharing::none ||
-                    (sharing == Sharing::slices && place.base >= 0 && shifts[place.base] == 0))
-                    place.base = -1;
+                if (!windows) place.base = -1;
                 if (place.base >= 0) {
                     Window& window = windows_[place.base];
                     window.most = std::max(window.most, place.shift);
@@ -117,7 +107,6 @@ class RunCompiler {
         constexpr int kFirstMask = 2, kLastMask = 7;
         int mask = kFirstMask;
         for (auto& [base, window] : windows_) {
-            if (window.most == 0) continue;
             if (mask > kLastMask) return false;
             window.mask = mask++;
             encoder_.fixed({0xB8});  // mov eax, lanes of the vector after the last
@@ -244,17 +233,14 @@ class RunCompiler {
             if (!pointers_[base]) encoder_.load(at, Gpr::rdi, slot(base));
             for (int i = 0; i < at_once_; ++i)
                 encoder_.vector_lanes(kLoad, reg(window.group, i), 0, at, offset(i));
-            if (window.most > 0) {
-                window.after = static_cast<std::size_t>(
-                    std::find(singles_.begin(), singles_.end(), false) - singles_.begin());
-                if (window.after == singles_.size()) singles_.push_back(false);
-                singles_[window.after] = true;
-                constexpr int kZeros = 0x80;  // in lanes that are not read
-                encoder_.vector_lanes(kLoad, single(window.after), 0, at, offset(at_once_),
-                                      window.mask | kZeros);
-            }
+            window.after = static_cast<std::size_t>(
+                std::find(singles_.begin(), singles_.end(), false) - singles_.begin());
+            if (window.after == singles_.size()) singles_.push_back(false);
+            singles_[window.after] = true;
+            constexpr int kZeros = 0x80;  // in lanes that are not read
+            encoder_.vector_lanes(kLoad, single(window.after), 0, at, offset(at_once_),
+                                  window.mask | kZeros);
         }
-        if (window.most == 0) return {.first = reg(window.group, 0), .step = 1};
         return {.first = reg(window.group, 0),
                 .step = 1,
                 .shift = place.shift,
@@ -271,7 +257,7 @@ class RunCompiler {
         for (auto& [base, window] : windows_) {
             if (window.last_step != step_ || window.group < 0) continue;
             drop(window.group);
-            if (window.most > 0) singles_[window.after] = false;
+            singles_[window.after] = false;
         }
     }
 
@@ -394,16 +380,8 @@ void RunCompiler::load_step(const FusedShape& shape) {
         return;
     }
     drop(value_);
-    value_ = -1;
-    const FusedPlace& place = places_[first_operand_[step_]];
-    const bool shared = place.base >= 0 && place.shift == 0;
-    if (!shared) value_ = take();
+    value_ = take();
     const Source from = source(0);
-    if (shared) {
-        value_ = windows_.at(place.base).group;
-        ++references_[value_];
-        return;
-    }
     for (int i = 0; i < at_once_; ++i) {
         if (from.shift > 0) {
             align(reg(value_, i), from, i);
@@ -489,14 +467,14 @@ void RunCompiler::fma_step(const FusedShape& shape) {
 
 std::optional<std::vector<std::uint8_t>> rows_code(std::span<const FusedShape> shapes, bool wide,
                                                    bool streams) {
-    for (const Sharing sharing : {Sharing::rows, Sharing::slices, Sharing::none}) {
-        if (sharing != Sharing::none && !wide) continue;
-        RunCompiler counting(shapes, wide, streams, sharing, std::nullopt);
+    for (const bool windows : {true, false}) {
+        if (windows && !wide) continue;
+        RunCompiler counting(shapes, wide, streams, windows, std::nullopt);
         if (!counting.compile() || !counting.fits()) {
-            if (sharing != Sharing::none && counting.has_windows()) continue;
+            if (windows && counting.has_windows()) continue;
             return std::nullopt;
         }
-        RunCompiler compiler(shapes, wide, streams, sharing, counting.used());
+        RunCompiler compiler(shapes, wide, streams, windows, counting.used());
         compiler.compile();
         return compiler.code();
     }
