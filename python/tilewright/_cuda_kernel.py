@@ -86,7 +86,8 @@ def cuda_kernel(
     - attributes: {name: `tw.Attribute` or its type}, in the order of the parameters.
     - workspace: bytes, or a function of the inputs; `clear_workspace` sets them to 0 first.
     - cpu: what runs for arrays on the CPU: `tw.CpuFunction(library, entry)`, or a tile program
-      (`tw.call`'s, `tw.Program`, IR text), or a function of the inputs that returns one.
+      (`tw.call`'s, also under `tw.autotune`, `tw.Program`, IR text), or a function of the inputs
+      that returns one.
     - vjp: `vjp(inputs, outputs, cotangents)` returns the gradient of each input, or None; inputs is
       a tuple, as are outputs and cotangents if there are several outputs. Or another CUDA kernel,
       matched by names: its inputs are inputs, outputs and cotangents ("dy" for y) of this one; its
@@ -258,8 +259,8 @@ class CudaKernel:
 
         def refused(found):
             return TypeError(
-                f"[{self.name}] expected cpu to give a tw.CpuFunction, a tw.call, what tw.autotune "
-                f"chose from, a tw.Program or IR text but got {found!r}"
+                f"[{self.name}] expected cpu to give a tw.CpuFunction, a tw.call, a function under "
+                f"tw.autotune, a tw.Program or IR text but got {found!r}"
             )
 
         if not isinstance(cpu, kinds) and not callable(cpu):

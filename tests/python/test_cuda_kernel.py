@@ -68,8 +68,10 @@ def add_one(x, y):
     y[...] = x[...] + 1
 
 
-def test_tile_programs_on_the_cpu():
+def test_tile_programs_on_the_cpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     call = tw.call(add_one, out_shape=tw.ShapeDtype((8,), np.float32))
+    tuned = tw.autotune([{"choice": 0}, {"choice": 1}], "add one")(lambda choice: call)
     by_attributes = []
 
     def made(x, *, factor):
@@ -84,6 +86,8 @@ def test_tile_programs_on_the_cpu():
         (call, X + 1),
         (call.ir(X), X + 1),
         (tw.Program.from_text(call.ir(X)), X + 1),
+        (tuned, X + 1),
+        (lambda x, *, factor: tuned, X + 1),
         (made, 3 * X),
     ):
         f = scale(cpu=cpu)
