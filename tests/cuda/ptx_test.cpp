@@ -100,6 +100,9 @@ const std::vector<HeaderCase> kCases = {
     tensor_load(s, &map, s, policy, 0); tensor_load(s, &map, s, policy, 0, 1);
     tensor_load(s, &map, s, policy, 0, 1, 2); tensor_load(s, &map, s, policy, 0, 1, 2, 3);
     tensor_load(s, &map, s, policy, 0, 1, 2, 3, 4);
+    tensor_load_multicast(s, &map, s, 3, 0, 1); tensor_load_multicast(s, &map, s, 3, 0, 1, 2);
+    tensor_load_multicast(s, &map, s, 3, 0, 1, 2, 3);
+    tensor_load_multicast(s, &map, s, 3, 0, 1, 2, 3, 4);
     tensor_store(&map, s, 0); tensor_store(&map, s, 0, 1); tensor_store(&map, s, 0, 1, 2);
     tensor_store(&map, s, 0, 1, 2, 3); tensor_store(&map, s, 0, 1, 2, 3, 4);
     tensor_add(&map, s, 0); tensor_add(&map, s, 0, 1); tensor_add(&map, s, 0, 1, 2);
