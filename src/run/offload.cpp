@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -47,6 +48,10 @@ class Offloaded : public Executable {
     }
 
     void run(const ir::Arguments& arguments) const override {
+        // One at a time: a range also holds what lies between an array's rows, which may be
+        // another thread's result.
+        static std::mutex mutex;
+        const std::scoped_lock lock(mutex);
         std::vector<Range> ranges = ranges_of(arguments);
         for (Range& range : ranges) {
             const std::size_t bytes = range.high - range.low;

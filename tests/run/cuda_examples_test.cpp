@@ -1,16 +1,20 @@
-// Runs every example, unchanged, with its calls on a GPU: each checks its own results.
+// Calls that TILEWRIGHT_DEVICE sends to a GPU: those of every example, unchanged, where each checks
+// its own results, and those of threads.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "run/offload.h"
 #include "tests/cuda/test_support.h"
 #include "tests/support/throws.h"
 #include "tilewright/error.h"
+#include "tilewright/tilewright.h"
 
 namespace tilewright {
 namespace {
@@ -36,6 +40,27 @@ TEST(CudaExamples, EveryExampleIsRightOnAGpu) {
             fmt::format("TILEWRIGHT_DEVICE=cuda '{}' 2>&1", program.string());
         EXPECT_EQ(std::system(command.c_str()), 0) << program;
     }
+}
+
+TEST(CudaCallsOffloaded, ThreadsMayWriteArraysThatLieBetweenEachOther) {
+    TW_REQUIRE_GPU();
+    constexpr std::int64_t kThreads = 8, kColumns = 16;
+    const Call copy = call(kernel("copy", [](Ref x, Ref z) { z.store(x.load() + 1); }),
+                           {.out_type = {{f32, {4, kColumns}}}});
+    ::setenv("TILEWRIGHT_DEVICE", "cuda", 1);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+        const Tensor whole = Tensor::zeros(f32, {4, kThreads * kColumns});
+        std::vector<std::thread> threads;
+        for (std::int64_t n = 0; n < kThreads; ++n) {
+            threads.emplace_back([&, n] {
+                copy.into({whole.slice(1, n * kColumns, kColumns)},
+                          {Tensor::zeros(f32, {4, kColumns})});
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_THAT(whole.to_vector<float>(), testing::Each(1));
+    }
+    ::unsetenv("TILEWRIGHT_DEVICE");
 }
 
 TEST(CudaExamples, NamesOfDevices) {
