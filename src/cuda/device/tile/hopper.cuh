@@ -49,7 +49,8 @@ TW_DEVICE u32 of_pair(u32 pair, u32 rank, u32 all) {
 
 template <class T, int kCount>
 TW_DEVICE void set_zero(T (&x)[kCount]) {
-    TW_UNROLL for (int i = 0; i < kCount; ++i) x[i] = 0;
+    TW_UNROLL
+    for (int i = 0; i < kCount; ++i) x[i] = 0;
 }
 
 /// A coordinate for TMA. What lies far outside of every array stays outside.
@@ -88,7 +89,8 @@ TW_DEVICE void copy_box(u32 slot, const S* data, i64 stride, i64 row, i64 rows, 
     if (inside) {
         // Each scheduler has only one warp that copies: the unrolled loop hides latencies.
         _Pragma("unroll 4") for (int i = 0; i < kRows / kStep; ++i) {
-            TW_UNROLL for (int p = 0; p < kPanels; ++p) {
+            TW_UNROLL
+            for (int p = 0; p < kPanels; ++p) {
                 copy_piece<kBytes>(to + i * kStep * 128 + swizzled(i) + p * kRows * 128,
                                    from + i * kStep * row_bytes + p * 128, kBytes);
             }
@@ -171,8 +173,10 @@ TW_DEVICE void store_panel(Element element, u32 panels, u32 slot, const float (&
     const u32 place =
         panels + slot * 8192 + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
     u32 words[16];
-    TW_UNROLL for (int i = 0; i < 16; ++i) words[i] = ptx::pack(element, x[2 * i], x[2 * i + 1]);
-    TW_UNROLL for (int j = 0; j < 4; ++j) {
+    TW_UNROLL
+    for (int i = 0; i < 16; ++i) words[i] = ptx::pack(element, x[2 * i], x[2 * i + 1]);
+    TW_UNROLL
+    for (int j = 0; j < 4; ++j) {
         const u32 four[4] = {words[4 * j], words[4 * j + 1], words[4 * j + 2], words[4 * j + 3]};
         ptx::stmatrix(place ^ 32 * j, four);
     }
