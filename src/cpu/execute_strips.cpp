@@ -164,6 +164,14 @@ bool covers(const FusedRun& run, std::int64_t block, std::int64_t lanes) {
     return lanes % block == 0 || (run.repeats && lanes > block);
 }
 
+/// True when a form that is `base` where a part starts stays within 32 bits on all of the part.
+bool fits_32_bits(std::int64_t base, const Affine& form, const Part& part) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 29;  // of each of three terms
+    const auto size = [](std::int64_t x) { return x < 0 ? -x : x; };
+    return size(base) <= kMost && size(form.row) <= kMost / part.rows &&
+           size(form.lane) <= kMost / part.lanes;
+}
+
 /// Blocks that steps of a run keep for later ones.
 struct alignas(64) Temporaries {
     std::array<std::array<float, kPanelLanes>, FusedRun::kMaxTemporaries> blocks;
@@ -182,16 +190,11 @@ bool prepare_fused(const Frame& frame, const Chain& chain, const FusedRun& run, 
     call.num_prefetches = 0;
     call.num_affine = run.forms.size();
     for (std::size_t i = 0; i < run.forms.size(); ++i) {
-        constexpr std::int64_t kMost = std::int64_t{1} << 30;
         const Affine& form = run.forms[i];
         const std::int64_t base =
             base_of(frame, form) + part.row * form.row + part.lane * form.lane;
-        const auto size = [](std::int64_t x) { return x < 0 ? -x : x; };
         // Positions beyond 32 bits are left to the ops themselves.
-        if (size(base) > kMost || size(form.row) > kMost / part.rows ||
-            size(form.lane) > kMost / part.lanes) {
-            return false;
-        }
+        if (!fits_32_bits(base, form, part)) return false;
         call.affine[i] = {static_cast<std::int32_t>(base), static_cast<std::int32_t>(form.row),
                           static_cast<std::int32_t>(form.lane)};
     }
@@ -310,8 +313,11 @@ bool run_in_ranges(const Frame& frame, const Chain& chain, const FusedRun& run, 
     std::array<std::int64_t, RangeRows::kMostTests> bases;
     std::size_t num_bases = 0;
     for (const auto& condition : run.conditions) {
-        for (const FusedRun::RangeTest& test : condition)
-            bases[num_bases++] = base_of(frame, test.form);
+        for (const FusedRun::RangeTest& test : condition) {
+            bases[num_bases] = base_of(frame, test.form);
+            // Operands of i32 wrap around there, which forms do not.
+            if (!fits_32_bits(bases[num_bases++], test.form, part)) return false;
+        }
     }
     RangeRows ranges(run, bases, part.lanes, kernels.lanes);
     for (std::int64_t row = 0; row < part.rows; ++row) {

@@ -32,7 +32,10 @@ namespace {
 /// Seconds of a clock for work on a device. With one thread on a CPU it is this process's CPU time,
 /// which excludes what other processes do meanwhile.
 double work_seconds(bool gpu) {
-    if (!gpu && cpu::num_threads() == 1) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    std::timespec time{};
+    // Not std::clock, which counts microseconds: small kernels take few of them.
+    if (!gpu && cpu::num_threads() == 1 && ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) == 0)
+        return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
 }

@@ -136,5 +136,68 @@ TEST(MachineRanges, Masks) {
     }
 }
 
+// Comparisons of vectors whose operands wrap around.
+TEST(MachineRanges, PositionsThatWrapAround) {
+    RandomSelects tile(1, DType::i32, 5, 512);
+    ir::Builder& b = tile.b;
+    const Value numbers = tile.test.array(DType::i32, {3});
+    const Value number = tile.test.k.load(numbers, {ir::IndexOperand::scalar(b.program_id(0))});
+    const auto constant = [&](std::int64_t value) {
+        return b.constant_int({DType::i32, {}}, value);
+    };
+    // Some of its sums with lanes are 2^31 and more.
+    const Value large =
+        b.binary(Op::sub, constant(2147483647), b.binary(Op::mul, number, constant(40)));
+    const ir::Type line{DType::i32, {512}};
+    const Value sums = b.binary(Op::add, b.iota(line, 0), b.broadcast(large, line.shape));
+    const Value positive = b.binary(Op::ge, sums, b.broadcast(constant(9), line.shape));
+    const Value early = b.binary(Op::le, tile.lane, tile.row);
+    const Value both =
+        b.binary(Op::bitwise_or, b.broadcast(b.reshape(positive, {1, 512}), tile.shape), early);
+    tile.test.keep(b.select(both, tile.x, tile.y));
+    tile.test.check();
+    EXPECT_EQ(divided_runs(tile.test.k.function) > 0, kernels().fused.run != nullptr);
+}
+
+// Positions of i64 that vectors of 32 bits do not hold.
+TEST(MachineRanges, PositionsBeyond32Bits) {
+    RandomSelects tile(1, DType::i64, 1020, 1020);
+    ir::Builder& b = tile.b;
+    const Value base =
+        b.broadcast(b.binary(Op::add, b.cast(b.program_id(0), DType::i64),
+                             b.constant_int({DType::i64, {}}, (std::int64_t{1} << 30) - 8)),
+                    tile.shape);
+    const Value sum = b.binary(Op::add, b.binary(Op::add, tile.scaled(tile.lane, 1 << 20), base),
+                               tile.scaled(tile.row, 1 << 20));
+    const Value positive = b.binary(Op::ge, sum, tile.number(0));
+    tile.test.keep(b.select(positive, tile.x, tile.constant(-1e30)));
+    tile.test.keep(b.binary(Op::add, b.cast(positive, DType::f32), tile.y));
+    tile.test.check();
+}
+
+// Conditions and positions that loops carry.
+TEST(MachineRanges, CarriedConditions) {
+    RandomSelects tile(1, DType::i32, 5, 512);
+    ir::Builder& b = tile.b;
+    const ir::Type line{DType::i32, {512}};
+    const auto at_least = [&](Value from) {
+        return b.binary(Op::ge, b.iota(line, 0), b.broadcast(b.cast(from, DType::i32), line.shape));
+    };
+    const std::vector<Value> init{tile.x, at_least(tile.test.k.index(100)), b.iota(line, 0)};
+    const auto result = b.for_loop(
+        tile.test.k.index(0), tile.test.k.index(400), tile.test.k.index(57), init,
+        [&](Value iv, std::span<const Value> carries) -> std::vector<Value> {
+            const Value spread = b.broadcast(b.reshape(carries[1], {1, 512}), tile.shape);
+            const Value place = b.broadcast(b.reshape(carries[2], {1, 512}), tile.shape);
+            const Value some = b.select(spread, tile.y, carries[0]);
+            const Value other = b.select(b.binary(Op::lt, place, tile.scalar),
+                                         b.binary(Op::add, some, tile.x), some);
+            return {other, at_least(iv),
+                    b.binary(Op::add, carries[2], b.broadcast(b.cast(iv, DType::i32), line.shape))};
+        });
+    for (const Value value : result) tile.test.keep(value);
+    tile.test.check();
+}
+
 }  // namespace
 }  // namespace tilewright::cpu

@@ -34,6 +34,7 @@ std::vector<std::int64_t> distinct(const Layout& layout, Part&& part) {
     return {values.begin(), values.end()};
 }
 
+/// Text of the packed words of a left operand whose registers the instruction can read.
 std::optional<Names> register_words(Lowering& cx, const DotPlan& plan, const DotOperand& operand) {
     if (operand.transposed) return std::nullopt;
     const Value source = before_rounding(cx, operand.value);

@@ -55,6 +55,7 @@ std::string shuffled(const char* instruction, DType dtype, const std::string& va
                        small ? fmt::format("static_cast<int>({})", value) : value, lane);
 }
 
+/// Combines b into a; both are variables "x" and, for indices, "xi".
 void fold_into(Lowering& cx, const Instruction& reduce, const std::string& a,
                const std::string& b) {
     const Reduction kind = reduce.get<ir::ReduceAttributes>().kind;

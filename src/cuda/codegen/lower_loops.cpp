@@ -17,6 +17,7 @@ namespace {
 using ir::Instruction;
 using ir::Value;
 
+/// Variables for the carries of a loop, with their initial values.
 std::vector<Names> declare_carries(Lowering& cx, std::span<const Value> init,
                                    std::span<const Value> arguments) {
     std::vector<Names> carries;
