@@ -11,6 +11,7 @@
 #include <fstream>
 #include <future>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -443,15 +444,19 @@ void compile_in_background(CompileRequest request) {
     const std::lock_guard lock(threads.mutex);
     std::erase_if(threads.all, [](const Background& work) { return work.done->load(); });
     auto done = std::make_shared<std::atomic<bool>>(false);
-    threads.all.push_back({done, std::jthread([done, request = std::move(request)] {
-                               try {
-                                   cached_of(request);
-                               } catch (const std::exception& error) {
-                                   debug_log("cuda", "{}, compiled ahead: {}", request.name,
-                                             error.what());
-                               }
-                               done->store(true);
-                           })});
+    const auto work = [done, request = std::move(request)] {
+        try {
+            cached_of(request);
+        } catch (const std::exception& error) {
+            debug_log("cuda", "{}, compiled ahead: {}", request.name, error.what());
+        }
+        done->store(true);
+    };
+    try {
+        threads.all.push_back({done, std::jthread(work)});
+    } catch (const std::system_error& error) {  // no more threads: the call that needs it compiles
+        debug_log("cuda", "nothing is compiled ahead: {}", error.what());
+    }
 }
 
 std::size_t background_compilations() {
