@@ -225,6 +225,17 @@ TEST(CudaScheduled, ProductsOfOtherFormsAreNotSplitOrMerged) {
     EXPECT_TRUE(is_split(with("yield", "yield")));
     EXPECT_FALSE(is_split(with("%o : 256, %j", "%bm : 256, %j"))) << "half of an array";
     EXPECT_FALSE(is_split(with("grid [2, 2]", "grid [2, 1]"))) << "blocks do not cover the array";
+    EXPECT_FALSE(is_split(ir::parse(R"(
+func @batched(%x: ref<bf16[3, 128, 4096]>, %y: ref<bf16[3, 4096, 128]>, %z: ref<f32[3, 128, 128]>) grid [1, 1, 3] {
+  %b = program_id axis 2 : i64
+  %o = constant 0 : i64
+  %l = load %x[%b, %o : 128, %o : 4096] : bf16[128, 4096]
+  %r = load %y[%b, %o : 4096, %o : 128] : bf16[4096, 128]
+  %d = dot %l, %r : f32[128, 128]
+  store %z[%b, %o : 128, %o : 128], %d
+  yield
+}
+)"))) << "programs of a batch would share the sums";
     EXPECT_FALSE(is_merged(with("mul %pi, %bm", "add %pi, %bm"))) << "blocks that overlap";
     EXPECT_FALSE(is_merged(with("grid [2, 2]", "grid [?, 2]"))) << "an unknown number of blocks";
 }

@@ -227,6 +227,16 @@ std::optional<ir::Function> finish_of(const ir::Function& kernel, const Found& f
     return result;
 }
 
+/// Do programs differ in the block alone? Those of a batch would add to the same sums.
+bool has_only_blocks(const ir::Function& kernel, const MergedBlocks& merged) {
+    for (std::size_t axis = 0; axis < kernel.grid.size(); ++axis) {
+        const bool of_blocks =
+            std::count(merged.axes.begin(), merged.axes.end(), static_cast<int>(axis)) > 0;
+        if (!of_blocks && kernel.grid[axis] != 1) return false;
+    }
+    return true;
+}
+
 /// Few rows to a program, so that all multiprocessors have some.
 ir::Function cut_finish(const ir::Function& finish, const MergedBlocks& merged) {
     constexpr std::int64_t kRows = 8, kColumns = 128;
@@ -247,7 +257,7 @@ std::optional<SplitProduct> split_product(const ir::Function& kernel, std::int64
     ir::optimise(source);
     const auto merged = mergeable_blocks(source);
     const auto found = Search(source).run();
-    if (!merged || !found || parts < 2) return std::nullopt;
+    if (!merged || !found || parts < 2 || !has_only_blocks(source, *merged)) return std::nullopt;
     const DType operands = source.type(found->dot->operands[0]).dtype;
     const std::int64_t step = kStepBytes / size_of(operands);
     const std::int64_t steps = ceil_div(found->depth, step);

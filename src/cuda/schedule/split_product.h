@@ -20,8 +20,8 @@ struct SplitProduct {
 
 /// Cuts the inner dimension of a kernel's only product into at most this many parts of whole
 /// steps. Nothing where its form does not allow that: blocks that `mergeable_blocks` refuses, a
-/// product that is not of whole rows and columns of arrays, something else than elementwise
-/// operations after it.
+/// product that is not of whole rows and columns of arrays, batches, something else than
+/// elementwise operations after it.
 std::optional<SplitProduct> split_product(const ir::Function& kernel, std::int64_t parts);
 
 /// Into how many parts to cut it for speed; 1: not at all.
