@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs a test file that is written for torch's attention, unmodified, on Tilewright.
 
-usage: tools/run_torch_suite.py FILE [--golden-torch] [--expected LIST] [--update] [-- PYTEST ARGUMENT...]
+usage: tools/run_torch_suite.py FILE [--golden-torch] [--expected LIST] [--update]
+                                [--jobs N] [--timeout S] [--seconds S] [--state STATE] [-- PYTEST ARGUMENT...]
        tools/run_torch_suite.py FILE --script [-- ARGUMENT...]
 
 `tilewright.torch.install()` comes first. With --golden-torch calls of flex_attention outside of
@@ -14,10 +15,17 @@ gradients, nothing is left out on them, tensors for "cuda" are on "cpu", and tes
 are shortened to 256, as later versions of torch's file have it (those of decoding to 1024).
 
 LIST, tools/torch_suite/NAME.txt for a file NAME.py, has a line `OUTCOME TEST  # why` for the tests
-that do not pass: failed or skipped; * in TEST stands for any text, and `OUTCOME torch<2.12 TEST`
-is for these versions of torch alone. Any other outcome, and a line that no test needs, ends with
-status 1. --update prints the lines that are missing in LIST. The file stays where it is; what runs is a
-copy in a temporary folder.
+that do not pass: failed or skipped; * in TEST stands for any text. `OUTCOME torch<2.12 TEST` is for
+these versions of torch alone, and `OUTCOME cpu TEST` and `OUTCOME cuda TEST` for machines without
+and with a GPU. Any other outcome, and a line that no test needs, ends with status 1. --update prints
+the lines that are missing in LIST. The file stays where it is; what runs is a copy in a temporary
+folder.
+
+--jobs runs tests in N processes. A test whose process ends or that takes longer than --timeout
+(600 seconds) has failed, and another process takes the next tests. Outcomes are added to the file
+STATE, a line of JSON for each test, and tests that are there are not run again (to run some again,
+remove their lines). After --seconds no test begins and those that run are given up; with tests left
+the status is 2.
 
 --script runs a program as it is, with these arguments.
 """
@@ -25,13 +33,18 @@ copy in a temporary folder.
 import argparse
 import collections
 import hashlib
+import json
+import os
 import pathlib
 import re
 import runpy
 import sys
 import tempfile
+import time
 
 import pytest
+
+from pytest_workers import Remote, run_in_workers
 
 WITHOUT_A_GPU = [
     (r"DEVICE_SUPPORTS_BACKWARDS = SubstringSet\(\s*\[", 'DEVICE_SUPPORTS_BACKWARDS = SubstringSet(["cpu",'),
@@ -61,20 +74,33 @@ class Outcomes:
     """The outcome of each test."""
 
     def __init__(self, verbose):
-        self.of, self.why, self.verbose = {}, {}, verbose
+        self.of, self.why, self.records, self.verbose = {}, {}, {}, verbose
 
     def pytest_runtest_logreport(self, report):
-        name = report.nodeid.partition("::")[2]
-        if report.when == "call" or report.outcome != "passed":
-            self.of[name] = report.outcome
-            self.why[name] = reason(report)
-            if self.verbose:
-                print(f"\n{report.outcome} {name}  # {self.why[name]} ({report.duration:.1f} s)")
+        if report.when != "call" and report.outcome == "passed":
+            return
+        name, details = test_name(report.nodeid), ""
+        if report.outcome == "failed":
+            details = str(report.longrepr)[-4000:]
+        self.add(name, report.outcome, reason(report), report.duration, details)
+
+    def add(self, name, outcome, why, seconds, details):
+        self.of[name], self.why[name] = outcome, why
+        self.records[name] = {"test": name, "outcome": outcome, "why": why, "seconds": seconds}
+        if details:
+            self.records[name]["details"] = details
+        if self.verbose:
+            print(f"\n{outcome} {name}  # {why} ({seconds:.1f} s)", flush=True)
 
     def pytest_collectreport(self, report):
         if report.failed:
-            self.of[report.nodeid or "collection"] = "failed"
-            self.why[report.nodeid or "collection"] = reason(report)
+            details = str(report.longrepr)[-4000:]
+            self.add(report.nodeid or "collection", "failed", reason(report), 0.0, details)
+
+
+def test_name(nodeid):
+    """The name of a test without that of its file."""
+    return nodeid.partition("::")[2] or nodeid
 
 
 def reason(report):
@@ -89,26 +115,33 @@ def reason(report):
 class Expected:
     """A list of expected outcomes."""
 
-    def __init__(self, path, version):
+    def __init__(self, path, version, device):
         self.lines = []  # [pattern, outcome, why, number of tests]
         for line in path.read_text().splitlines() if path.exists() else []:
             text, _, why = line.partition("#")
-            words = text.split(maxsplit=1)
+            words = text.split()
             if not words:
                 continue
-            only = re.match(r"torch(<|>=)([0-9.]+) +(.*)", words[-1])
-            if len(words) != 2 or words[0] not in ("failed", "skipped"):
+            if len(words) < 2 or words[0] not in ("failed", "skipped"):
                 sys.exit(
                     f"run_torch_suite.py: expected `failed TEST` or `skipped TEST` but got: {line}"
                 )
-            name = words[1].strip()
-            if only:
-                name = only[3].strip()
-                older = version < tuple(int(part) for part in only[2].split("."))
-                if older != (only[1] == "<"):
-                    continue
-            pattern = re.compile(".*".join(map(re.escape, name.split("*"))))
+            if not all(self.holds(word, version, device) for word in words[1:-1]):
+                continue
+            pattern = re.compile(".*".join(map(re.escape, words[-1].split("*"))))
             self.lines.append([pattern, words[0], why.strip(), 0])
+
+    @staticmethod
+    def holds(condition, version, device):
+        if condition in ("cpu", "cuda"):
+            return condition == device
+        match = re.fullmatch(r"torch(<|>=)([0-9.]+)", condition)
+        if not match:
+            sys.exit(
+                f"run_torch_suite.py: expected cpu, cuda, torch<V or torch>=V but got: {condition}"
+            )
+        older = version < tuple(int(part) for part in match[2].split("."))
+        return older == (match[1] == "<")
 
     def __call__(self, name):
         for line in self.lines:
@@ -146,6 +179,91 @@ def replace_flex_attention(golden_torch):
     flex.flex_attention = flex_attention
 
 
+def run_script(file, arguments):
+    """Runs a program as it is."""
+    sys.argv = [str(file), *arguments]
+    sys.path.insert(0, str(file.resolve().parent))
+    runpy.run_path(str(file), run_name="__main__")
+
+
+def run_tests(copy, options, pytest_arguments, plugins):
+    """Runs pytest on an edited copy of the file."""
+    import torch
+
+    import tilewright.torch
+
+    replace_flex_attention(options.golden_torch)
+    if options.file.stem.startswith("test_transformers"):
+        torch.nn.functional.scaled_dot_product_attention = (
+            tilewright.torch.scaled_dot_product_attention
+        )
+    sys.path.insert(0, str(options.file.resolve().parent))
+    arguments = ["-q", "-s", "--no-header", "-p", "no:cacheprovider", "--tb=short", str(copy)]
+    pytest.main([*arguments, f"--rootdir={copy.parent}", *pytest_arguments], plugins=plugins)
+
+
+def write_copy(file, folder, device):
+    """Writes the file, edited for this device and this version of torch, to the folder."""
+    text = file.read_text()
+    by_name = "instantiate_device_type_tests" not in text
+    replacements = CHANGED * by_name
+    if device == "cpu":
+        replacements += WITHOUT_A_GPU + (CUDA_TO_CPU + PAGES_TO_CPU) * by_name
+    for pattern, replacement in replacements:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    copy = pathlib.Path(folder) / file.name
+    copy.write_text(text)
+    return copy
+
+
+def work(connection, copy, options, pytest_arguments):
+    """A worker process: its tests' output is dropped, their errors and warnings are not."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    outcomes = Outcomes(False)
+    remote = Remote(connection, test_name, outcomes.records)
+    run_tests(copy, options, pytest_arguments, [outcomes, remote])
+
+
+def read_state(path, heading, outcomes):
+    """Takes the outcomes that the file has of earlier runs; begins the file if there is none."""
+    if not path.exists() or not path.read_text():
+        path.write_text(json.dumps(heading) + "\n")
+    first, *lines = path.read_text().splitlines()
+    if json.loads(first) != heading:
+        sys.exit(
+            f"run_torch_suite.py: expected the outcomes of {heading} in {path} but got {first}"
+        )
+    for line in lines:
+        record = json.loads(line)
+        outcomes.of[record["test"]], outcomes.why[record["test"]] = record["outcome"], record["why"]
+
+
+def run_jobs(copy, options, pytest_arguments, heading, outcomes):
+    """Runs the tests in workers; returns how many are left, None if that is not known."""
+    if options.state:
+        read_state(options.state, heading, outcomes)
+
+    def report(name, record, fault):
+        record = record or {"outcome": "failed", "why": fault, "seconds": 0.0}
+        outcomes.add(
+            name, record["outcome"], record["why"], record["seconds"], record.get("details", "")
+        )
+        if options.state:
+            with options.state.open("a") as state:
+                state.write(json.dumps(outcomes.records[name]) + "\n")
+
+    tests = run_in_workers(
+        work,
+        (copy, options, pytest_arguments),
+        options.jobs or 1,
+        frozenset(outcomes.of),
+        report,
+        timeout=options.timeout,
+        seconds=options.seconds,
+    )
+    return None if tests is None else sum(test not in outcomes.of for test in tests)
+
+
 def main():
     own, rest = sys.argv[1:], []
     if "--" in own:
@@ -156,45 +274,38 @@ def main():
     parser.add_argument("--expected", type=pathlib.Path)
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--script", action="store_true")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--state", type=pathlib.Path)
     options = parser.parse_args(own)
     if not options.file.is_file():
         sys.exit(f"run_torch_suite.py: expected a file but got {options.file}")
     listed = pathlib.Path(__file__).parent / "torch_suite" / f"{options.file.stem}.txt"
     listed = options.expected or listed
+    if options.script:
+        replace_flex_attention(options.golden_torch)
+        run_script(options.file, rest)
+        return 0
 
     import torch
 
-    import tilewright.torch
-
-    replace_flex_attention(options.golden_torch)
-    if options.script:
-        sys.argv = [str(options.file), *rest]
-        sys.path.insert(0, str(options.file.resolve().parent))
-        runpy.run_path(str(options.file), run_name="__main__")
-        return 0
-    text = options.file.read_text()
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    by_name = "instantiate_device_type_tests" not in text
-    replacements = CHANGED * by_name
-    if not torch.cuda.is_available():
-        replacements += WITHOUT_A_GPU + (CUDA_TO_CPU + PAGES_TO_CPU) * by_name
-    for pattern, replacement in replacements:
-        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    if options.file.stem.startswith("test_transformers"):
-        torch.nn.functional.scaled_dot_product_attention = (
-            tilewright.torch.scaled_dot_product_attention
-        )
-    outcomes = Outcomes(options.update)
-    sys.path.insert(0, str(options.file.resolve().parent))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    digest = hashlib.sha256(options.file.read_bytes()).hexdigest()[:12]
+    heading = {"file": options.file.name, "digest": digest, "torch": torch.__version__}
+    heading |= {"device": device, "golden torch": options.golden_torch}
+    outcomes, left = Outcomes(options.update), 0
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        copy = pathlib.Path(folder) / options.file.name
-        copy.write_text(text)
-        arguments = ["-q", "-s", "--no-header", "-p", "no:cacheprovider", "--tb=short", str(copy)]
-        pytest.main([*arguments, f"--rootdir={folder}", *rest], plugins=[outcomes])
-    if not outcomes.of:
+        copy = write_copy(options.file, folder, device)
+        if options.jobs or options.state or options.seconds != float("inf"):
+            left = run_jobs(copy, options, rest, heading, outcomes)
+        else:
+            run_tests(copy, options, rest, [outcomes])
+    if not outcomes.of and left == 0:
         sys.exit("run_torch_suite.py: expected tests in the file but found none")
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    expected = Expected(listed, version)
+    expected = Expected(listed, version, device)
     unexpected, counts = [], collections.Counter(outcomes.of.values())
     for name, outcome in sorted(outcomes.of.items()):
         wanted = expected(name)
@@ -202,16 +313,22 @@ def main():
             unexpected.append(f"{name}: expected {wanted} but {outcome}: {outcomes.why[name]}")
             if options.update and outcome != "passed":
                 print(f"{outcome} {name}  # {outcomes.why[name]}")
-    print(f"{options.file.name} ({digest}), torch {torch.__version__}: {dict(counts)}")
+    print(
+        f"{options.file.name} ({digest}), torch {torch.__version__}, {device}, "
+        f"{time.monotonic() - begun:.0f} s: {dict(sorted(counts.items()))}"
+    )
     by_reason = collections.Counter()
     for _, outcome, why, count in expected.lines:
         by_reason[outcome, why] += count
     for (outcome, why), count in by_reason.most_common():
         print(f"  {count} {outcome}: {why}")
-    unused = [line[0].pattern for line in expected.lines if not line[3] and "-k" not in rest]
+    partly = left != 0 or "-k" in rest
+    unused = [line[0].pattern for line in expected.lines if not line[3] and not partly]
     print("\n".join([*unexpected, *(f"no such test: {name}" for name in unused)]))
     print(f"{len(unexpected) + len(unused)} unexpected outcomes")
-    return 1 if unexpected or unused else 0
+    if left != 0:
+        print(f"{'some' if left is None else left} tests are left")
+    return 1 if unexpected or unused else 2 if left != 0 else 0
 
 
 if __name__ == "__main__":
