@@ -10,6 +10,7 @@
 #include <random>
 
 #include "attention/sm90/first_call.h"
+#include "attention/sm90/kernel_cache.h"
 #include "cuda/runtime/stream.h"
 #include "tests/attention/sm90_support.h"
 #include "tilewright/attention.h"
@@ -125,6 +126,48 @@ TEST_F(CudaFirstCalls, WaitWhereCompactKernelsWouldTakeLong) {
     AttentionOptions window = new_mod();
     window.window = {512, 0};
     expect([&] { attention(large, large, large, window); }, 1, 0);
+}
+
+/// What one call loads where compact kernels do not compile: names of units, in order.
+struct Loads {
+    std::vector<std::string> names;
+    bool full_fails = false;
+
+    int operator()(const std::vector<cuda::CompileRequest>& units) {
+        names.push_back(units.front().name);
+        const bool is_compact = names.back().starts_with("compact_");
+        if (is_compact || full_fails) throw InternalError("no " + names.back());
+        return 1;
+    }
+};
+
+TEST_F(CudaFirstCalls, RunFullKernelsWhereCompactOnesDoNotCompile) {
+    const Setting on("TILEWRIGHT_COMPACT", "1");
+    attn::AttentionSpec spec;
+    spec.batch = spec.query_heads = spec.query_length = spec.kv_length = 1;
+    const attn::sm90::FirstCall call{&spec, nullptr};
+    const auto load = [&](const std::string& name, Loads& loads) {
+        const auto generate = [&] {
+            cuda::CompileRequest unit;
+            unit.name = name;
+            unit.arch = "sm_90a";
+            return std::vector{unit};
+        };
+        return attn::sm90::load_in_stages<int>(call, name, 0, generate, std::ref(loads));
+    };
+    const std::vector<std::string> both = {"compact_good.cu", "good.cu"};
+    Loads good, bad;
+    bad.full_fails = true;
+    EXPECT_EQ(load("good.cu", good), 1);
+    EXPECT_EQ(good.names, both);
+    EXPECT_EQ(load("good.cu", good), 1);
+    EXPECT_EQ(good.names, both);  // they are kept
+    try {
+        load("bad.cu", bad);
+        FAIL() << "it loaded";
+    } catch (const InternalError& error) {
+        EXPECT_STREQ(error.what(), "no bad.cu");
+    }
 }
 
 }  // namespace

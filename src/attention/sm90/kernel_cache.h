@@ -11,7 +11,9 @@
 #include "attention/sm90/first_call.h"
 #include "cuda/runtime/device.h"
 #include "run/recorder.h"
+#include "support/debug_log.h"
 #include "support/memo.h"
+#include "tilewright/error.h"
 
 namespace tilewright::attn::sm90 {
 
@@ -51,9 +53,15 @@ Kernels load_in_stages(const FirstCall& call, const std::string& variant, int de
     const std::vector<cuda::CompileRequest> units = generate();
     if (begins_compact(call, variant, device, units)) {
         run::interrupt_recording();  // later calls have other kernels
-        const Kernels kernels = load(compact(units));
-        compile_ahead(units);  // not at the same time, which would slow both down
-        return kernels;
+        try {
+            const Kernels kernels = load(compact(units));
+            compile_ahead(units);  // not at the same time, which would slow both down
+            return kernels;
+        } catch (const InternalError& error) {
+            // What does not compile as a compact kernel may compile as a full one; if it does not,
+            // the call fails with the error of the kernels that it would have run otherwise.
+            debug_log("attention", "sm90: no compact kernels: {}", error.what());
+        }
     }
     return load_once<Kernels>(variant, device, [&] { return load(units); });
 }
