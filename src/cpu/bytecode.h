@@ -320,6 +320,14 @@ struct Move {
     bool whole = true;  ///< every element of `out` is written
 };
 
+/// out[c] = in[c, i], where i is the integer of a slot; 0 if `in` has no such index. Zeros are
+/// positive.
+struct Pick {
+    Tile in, out;
+    std::uint32_t at = 0;
+    DType dtype = DType::i64;  ///< of the slot: i32 or i64
+};
+
 /// Groups rows, (batch, k, lanes) to (batch, k / group, lanes) of u32: pairs of bf16 (or of f32,
 /// rounded) or i16, quads of bytes.
 struct Interleave {
@@ -447,8 +455,8 @@ struct Halt {};
 
 using Instruction =
     std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest, LoopNext, Chain,
-                 ReduceRows, ScanRows, ArgReduce, SortLines, Move, Interleave, Dot, Load, LoadView,
-                 SubView, StoreView, Store, Atomic, Print, MachineCode, Halt>;
+                 ReduceRows, ScanRows, ArgReduce, SortLines, Move, Pick, Interleave, Dot, Load,
+                 LoadView, SubView, StoreView, Store, Atomic, Print, MachineCode, Halt>;
 
 /// A tile buffer. Offsets are bytes in the arena, and may be equal where lifetimes do not overlap.
 struct Buffer {

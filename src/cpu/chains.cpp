@@ -327,8 +327,8 @@ void join_all(Region& region, const Program& program) {
 class Localiser {
   public:
     Localiser(Region& region, Program& program) : program_(program), uses_(region) {
+        drop_unread();
         for (Chain* chain : uses_.chains()) {
-            drop_unread(*chain);
             widen(*chain);
             plan_fused_runs(*chain, uses_, program_);
             localise(*chain);
@@ -337,12 +337,22 @@ class Localiser {
     }
 
   private:
-    /// Removes values that superinstructions have left without a reader.
-    void drop_unread(Chain& chain) {
-        std::erase_if(chain.ops, [&](const StripOp& op) {
-            return op.out.home == Home::buffer && uses_.uses(op.out.index) == 0 &&
-                   op.sum.home == Home::none;
-        });
+    /// Removes values that superinstructions and picks have left without a reader, and then those
+    /// that only these read.
+    void drop_unread() {
+        for (bool again = true; again;) {
+            again = false;
+            for (Chain* chain : uses_.chains()) {
+                for (StripOp& op : chain->ops) {
+                    if (!op.function || op.out.home != Home::buffer ||
+                        uses_.uses(op.out.index) != 0 || op.sum.home != Home::none)
+                        continue;
+                    uses_.remove(op);
+                    again = true;
+                }
+            }
+        }
+        uses_.sweep();
     }
 
     /// True when nobody outside the chain reads what one of its ops makes.
@@ -507,7 +517,7 @@ class Localiser {
     }
 
     Program& program_;
-    const DefUse uses_;  ///< before any change made here
+    DefUse uses_;  ///< before any change made here
 };
 
 /// Makes the chains of a loop's body that read a view prefetch its next rectangle, where there are

@@ -133,6 +133,7 @@ void execute(Frame& frame, const ArgReduce& reduce);
 void execute(Frame& frame, const ScanRows& scan);
 void execute(Frame& frame, const SortLines& sort);
 void execute(Frame& frame, const Move& move);
+void execute(Frame& frame, const Pick& pick);
 void execute(Frame& frame, const Interleave& interleave);
 void execute(Frame& frame, const Dot& dot);
 void execute(Frame& frame, const Load& load);

@@ -113,6 +113,42 @@ void for_each_bundle(const ir::Shape& shape, const ResolvedTile& tile, int axis,
     });
 }
 
+/// Copies of elements, or zeros where `in` is null. Zeros become positive.
+template <typename T>
+void pick_line(T* out, std::int64_t out_stride, const T* in, std::int64_t in_stride,
+               std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i)
+        out[i * out_stride] = in != nullptr ? in[i * in_stride] + T{0} : T{0};
+}
+
+template <typename T>
+void pick(const Pick& pick, const ResolvedTile& in_tile, const ResolvedTile& out_tile,
+          std::int64_t at) {
+    const ir::Shape& shape = pick.out.shape;
+    const int picked = shape.rank(),
+              inner = std::max(
+                  unit_axis({out_tile, kOrigin, kUnitSteps}, dims_of(shape), shape.rank()), 0);
+    const bool inside = at >= 0 && at < pick.in.shape[picked];
+    const Side in{in_tile, kOrigin, kUnitSteps}, out{out_tile, kOrigin, kUnitSteps};
+    const Coordinates dims = dims_of(shape);
+    const std::int64_t start = inside ? in.offset(picked, at) : 0;
+    const std::vector<Segment> lines =
+        shape.rank() == 0 ? std::vector<Segment>{{0, 0, 1}} : segments(in, out, inner, dims[inner]);
+    for_each_line(dims, shape.rank(), inner, [&](const Coordinates& c) {
+        std::int64_t from = start, to = 0;
+        for (int axis = 0; axis < shape.rank(); ++axis) {
+            if (axis == inner) continue;
+            from += in.offset(axis, c[axis]);
+            to += out.offset(axis, c[axis]);
+        }
+        for (const Segment& line : lines) {
+            const std::byte* const data = inside ? in_tile.at(from + line.in) : nullptr;
+            pick_line(reinterpret_cast<T*>(out_tile.at(to + line.out)), out.stride(inner),
+                      reinterpret_cast<const T*>(data), in.stride(inner), line.count);
+        }
+    });
+}
+
 }  // namespace
 
 void copy_line(std::byte* out, std::int64_t out_stride, const std::byte* in, std::int64_t in_stride,
@@ -195,6 +231,23 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
 void execute(Frame& frame, const Move& move) {
     copy_box(resolve(frame, move.in), move.in_start, move.in_step, resolve(frame, move.out),
              move.out_start, move.box, kernels().transpose(move.in.dtype, move.in.dtype));
+}
+
+void execute(Frame& frame, const Pick& instruction) {
+    const ResolvedTile in = resolve(frame, instruction.in), out = resolve(frame, instruction.out);
+    const std::int64_t slot = frame.integer(instruction.at);
+    const std::int64_t at =
+        instruction.dtype == DType::i32 ? static_cast<std::int32_t>(slot) : slot;
+    switch (instruction.in.dtype) {
+        case DType::f32:
+            return pick<float>(instruction, in, out, at);
+        case DType::f64:
+            return pick<double>(instruction, in, out, at);
+        case DType::i32:
+            return pick<std::int32_t>(instruction, in, out, at);
+        default:
+            return pick<std::int64_t>(instruction, in, out, at);
+    }
 }
 
 // ---- Across lanes.

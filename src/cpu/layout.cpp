@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "cpu/picks.h"
 #include "cpu/simd/kernels.h"
 
 namespace tilewright::cpu {
@@ -136,6 +137,7 @@ class LaneAssignment {
     explicit LaneAssignment(const ir::Function& function)
         : function_(function),
           users_(users_of(function)),
+          definitions_(function),
           axes_(function.num_values() * ir::kMaxTileRank),
           values_(function.num_values()),
           lane_(function.num_values(), 0),
@@ -227,6 +229,8 @@ class LaneAssignment {
                     if (drops && a == axis) continue;
                     link(operands[0], a, instruction.result(), a - (drops && a > axis));
                 }
+                if (drops && pick_form(function_, definitions_, instruction))
+                    picks_.insert(instruction.result());
                 priced_.push_back({&instruction, weight});
                 return;
             }
@@ -381,9 +385,11 @@ class LaneAssignment {
                 const Value operand = instruction.operands[0];
                 if (!has_layout(operand)) return 0;
                 if (lane_[operand.id] != instruction.get<ir::ReduceAttributes>().axis) return 0;
-                const double each =
-                    instruction.op == Op::scan ? kHorizontalScan : kHorizontalReduce;
-                return priced.weight * each * size(operand);
+                if (instruction.op == Op::scan)
+                    return priced.weight * kHorizontalScan * size(operand);
+                const bool picks = picks_.contains(instruction.result());
+                return priced.weight * kHorizontalReduce *
+                       size(picks ? instruction.result() : operand);
             }
             default:
                 return dot_cost(instruction, priced.weight);
@@ -539,11 +545,13 @@ class LaneAssignment {
 
     const ir::Function& function_;
     std::vector<std::vector<const ir::Instruction*>> users_;
+    ir::Definitions definitions_;
     UnionFind axes_, values_;
     std::vector<int> lane_;
     std::vector<double> weight_of_;  ///< how often the definition runs
     std::set<Value> made_by_dot_;
-    std::set<Value> lazy_;  ///< loads that only dots read, without a layout of their own
+    std::set<Value> picks_;  ///< sums of one element
+    std::set<Value> lazy_;   ///< loads that only dots read, without a layout of their own
     std::map<Value, std::int64_t> constants_;
     std::vector<Priced> priced_;
     std::vector<Component> components_;

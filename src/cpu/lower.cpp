@@ -25,6 +25,7 @@ std::uint64_t element_bits(DType dtype, std::uint64_t widened) {
 Lowering::Lowering(const ir::Function& function, Program& program)
     : function_(function),
       program_(program),
+      definitions_(function),
       lanes_(assign_lanes(function)),
       places_(function.num_values()),
       users_(users_of(function)),

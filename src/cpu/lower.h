@@ -10,6 +10,7 @@
 #include "cpu/bytecode.h"
 #include "cpu/layout.h"
 #include "ir/function.h"
+#include "ir/passes/definitions.h"
 
 namespace tilewright::cpu {
 
@@ -104,6 +105,7 @@ class Lowering {
     void lower_reshape(const ir::Instruction& instruction);
     void lower_concatenate(const ir::Instruction& instruction);
     void lower_reduce(const ir::Instruction& instruction);
+    bool lower_pick(const ir::Instruction& instruction);
     void lower_scan(const ir::Instruction& instruction);
     Space space_of(ir::Value value) const;
     StripSource source(ir::Value value, const Space& space);
@@ -138,6 +140,7 @@ class Lowering {
 
     const ir::Function& function_;
     Program& program_;
+    ir::Definitions definitions_;
     std::vector<LaneChoice> lanes_;
     std::vector<Place> places_;
     std::vector<std::vector<const ir::Instruction*>> users_;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "cpu/lower.h"
+#include "cpu/picks.h"
 #include "ir/evaluate.h"
 #include "support/check.h"
 
@@ -434,6 +435,7 @@ void Lowering::lower_reduce(const ir::Instruction& instruction) {
         ArgReduce reduce{attributes.kind, axis, tile(operand), new_result(result)};
         return emit(reduce);
     }
+    if (lower_pick(instruction)) return;
     const Space space = space_of(operand);
     const ir::Shape& shape = space.shape;
     const StripSource in = source(operand, space);
@@ -499,6 +501,23 @@ void Lowering::lower_reduce(const ir::Instruction& instruction) {
         emit(reduce);
     }
     set_place(result, converted(out, depth(), dtype));
+}
+
+bool Lowering::lower_pick(const ir::Instruction& instruction) {
+    const auto form = pick_form(function_, definitions_, instruction);
+    if (!form || tile(form->value).home != Home::buffer) return false;
+    const Tile& from = tile(form->value);
+    std::vector<std::int64_t> dims;
+    std::vector<int> axes = form->kept;
+    axes.push_back(form->axis);
+    for (const int axis : axes) dims.push_back(from.shape[axis]);
+    Pick pick;
+    pick.in = with_axes(from, ir::Shape(dims), axes);
+    pick.at = tile(form->at).index;
+    pick.dtype = function_.type(form->at).dtype;
+    pick.out = new_result(instruction.result());
+    emit(std::move(pick));
+    return true;
 }
 
 void Lowering::lower_scan(const ir::Instruction& instruction) {

@@ -80,6 +80,10 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
     } else if constexpr (std::is_same_v<T, Move>) {
         on(instruction.in, Use::read);
         on(instruction.out, instruction.whole ? Use::write : Use::update);
+    } else if constexpr (std::is_same_v<T, Pick>) {
+        detail::visit_slot(instruction.at, Use::read, visit);
+        on(instruction.in, Use::read);
+        on(instruction.out, Use::write);
     } else if constexpr (std::is_same_v<T, Interleave>) {
         on(instruction.in, Use::read);
         on(instruction.out, Use::write);

@@ -134,6 +134,9 @@ struct Printer {
         return fmt::format("{} = move {} {}", text_of(move.out), text_of(move.in),
                            ir::to_string(move.box));
     }
+    std::string operator()(const Pick& pick) const {
+        return fmt::format("{} = pick {} at s{}", text_of(pick.out), text_of(pick.in), pick.at);
+    }
     std::string operator()(const Interleave& interleave) const {
         return fmt::format("{} = interleave {}", text_of(interleave.out), text_of(interleave.in));
     }

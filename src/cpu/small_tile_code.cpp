@@ -18,14 +18,11 @@ constexpr std::int64_t kVectorLanes = ConstantPool::kLanes;
 /// Vectors of a tile, and of all ops of a chain, that are worth code without loops.
 constexpr std::int64_t kMostVectors = 32, kMostSteps = 512;
 
-// `prefix` 2 is F3: scalars, and some conversions.
-constexpr Opcode kBroadcastWord{2, 1, 0x7C}, kToFloat{1, 0, 0x5B}, kZero{1, 1, 0xEF},
-    kBlend{2, 1, 0x65}, kCompareWords{3, 1, 0x1F}, kSigns{2, 2, 0x39}, kAddWords{1, 1, 0xFE},
-    kWidenBytes{2, 1, 0x31}, kNarrowWords{2, 2, 0x31}, kTest{2, 1, 0x27}, kQuarters{3, 1, 0x23},
-    kSwapWords{3, 1, 0x04}, kPairs{1, 0, 0xC6}, kPermute{2, 1, 0x16}, kLoadScalar{1, 2, 0x10},
-    kStoreScalar{1, 2, 0x11};
-constexpr int kZeros = 0x80;  ///< beside a mask: zeros in the lanes that it leaves out
-constexpr int kTail = 1;      ///< mask of the lanes of a row's last vector
+constexpr Opcode kBroadcastWord{2, 1, 0x7C}, kToFloat{1, 0, 0x5B}, kBlend{2, 1, 0x65},
+    kCompareWords{3, 1, 0x1F}, kSigns{2, 2, 0x39}, kAddWords{1, 1, 0xFE}, kWidenBytes{2, 1, 0x31},
+    kNarrowWords{2, 2, 0x31}, kTest{2, 1, 0x27}, kQuarters{3, 1, 0x23}, kSwapWords{3, 1, 0x04},
+    kPairs{1, 0, 0xC6}, kPermute{2, 1, 0x16}, kBroadcastByte{2, 1, 0x78}, kTestBytes{2, 1, 0x26};
+constexpr int kTail = 1;  ///< mask of the lanes of a row's last vector
 
 /// Values of 32 bits from zmm0 on, what steps need from here on; masks from k2 to k7.
 constexpr int kScratch = 26, kFirstMask = 2, kMasks = 8;
@@ -78,9 +75,11 @@ class ChainCompiler {
         for (int mask = kMasks - 1; mask >= kFirstMask; --mask) free_masks_.push_back(mask);
     }
 
-    std::optional<std::vector<std::uint8_t>> compile() {
+    /// `keeps`: operands that are the same for all rows have registers of their own.
+    std::optional<std::vector<std::uint8_t>> compile(bool keeps) {
         if (!is_known()) return std::nullopt;
         if (tail_ != 0) set_mask(kTail, tail_);
+        if (keeps) keep_operands();
         for (row_ = 0; row_ < chain_.rows; ++row_) {
             for (op_ = 0; op_ < chain_.ops.size(); ++op_) {
                 if (!compile_op(chain_.ops[op_])) return std::nullopt;
@@ -209,16 +208,55 @@ class ChainCompiler {
 
     // ---- Operands.
 
+    /// Loads what every row reads again, as long as there are registers to spare.
+    void keep_operands() {
+        constexpr std::size_t kWorking = 14, kWorkingMasks = 4;
+        if (chain_.rows == 1) return;
+        for (const StripOp& op : chain_.ops) {
+            for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
+                const StripSource& in = op.in[k];
+                const bool masks = in.dtype == DType::boolean;
+                const std::size_t left = masks ? free_masks_.size() : free_.size();
+                const std::size_t needed =
+                    static_cast<std::size_t>(vectors_) + (masks ? kWorkingMasks : kWorking);
+                if (in.row_stride != 0 || in.home == Home::strip || is_written(in) ||
+                    left < needed || kept_register(in, 0) >= 0)
+                    continue;
+                Value value = new_value(masks);
+                for (std::int64_t v = 0; v < vectors_; ++v) {
+                    const int to = value.registers[static_cast<std::size_t>(v)];
+                    masks ? void(mask(op, k, v, to)) : load_words(in, v, to);
+                }
+                kept_.emplace_back(in, std::move(value.registers));
+            }
+        }
+    }
+    bool is_written(const StripSource& in) const {
+        return std::any_of(chain_.ops.begin(), chain_.ops.end(), [&](const StripOp& op) {
+            return op.out.home == in.home && op.out.index == in.index;
+        });
+    }
+    int kept_register(const StripSource& in, std::int64_t v) const {
+        for (const auto& [source, registers] : kept_) {
+            if (source == in) return registers[static_cast<std::size_t>(v)];
+        }
+        return -1;
+    }
+    void load_words(const StripSource& in, std::int64_t v, int to) {
+        const Address from = address(in, row_, v);
+        encoder_.vector_memory(in.lane_stride == 0 ? kBroadcast : kLoad, to, 0, from.base,
+                               from.offset);
+    }
+
     /// The words of operand k, vector v: where they are, or loaded to a register of its own.
     int words(const StripOp& op, std::size_t k, std::int64_t v) {
         const StripSource& in = op.in[k];
         if (!is_word(in.dtype)) failed_ = true;
         const std::size_t made = maker(in);
         if (made < chain_.ops.size()) return made_register(made, v, false);
+        if (const int kept = kept_register(in, v); kept >= 0) return kept;
         const int to = kScratch + static_cast<int>(k);
-        const Address from = address(in, row_, v);
-        encoder_.vector_memory(in.lane_stride == 0 ? kBroadcast : kLoad, to, 0, from.base,
-                               from.offset);
+        load_words(in, v, to);
         return to;
     }
     int made_register(std::size_t made, std::int64_t v, bool masks) {
@@ -235,15 +273,13 @@ class ChainCompiler {
         if (in.dtype != DType::boolean) failed_ = true;
         const std::size_t made = maker(in);
         if (made < chain_.ops.size()) return made_register(made, v, true);
+        if (const int kept = kept_register(in, v); kept >= 0) return kept;
         const Address from = address(in, row_, v);
         const int bytes = kScratch + 3;
         if (in.lane_stride == 0) {
             // One byte: more of them may come from several stores, for which a load has to wait.
-            encoder_.fixed({0x80, 0xB8 | from.base});  // cmp byte [base + offset], 1
-            encoder_.word(from.offset);
-            encoder_.immediate(1);
-            encoder_.fixed({0x19, 0xC0, 0xF7, 0xD0});            // sbb eax, eax; not eax
-            encoder_.fixed({0xC5, 0xF8, 0x92, 0xC0 | to << 3});  // kmovw
+            encoder_.vector_memory(kBroadcastByte, bytes, 0, from.base, from.offset);
+            encoder_.vector(kTestBytes, to, bytes, bytes);
             return to;
         }
         encoder_.vector_memory(kWidenBytes, bytes, 0, from.base, from.offset);
@@ -541,7 +577,9 @@ class ChainCompiler {
     std::size_t op_ = 0;
     bool failed_ = false;
     std::vector<int> free_, free_masks_;
-    std::vector<Value> values_;                     ///< of each op, in this row
+    std::vector<Value> values_;  ///< of each op, in this row
+    /// Operands of all rows and their registers.
+    std::vector<std::pair<StripSource, std::vector<int>>> kept_;
     std::map<std::size_t, std::vector<int>> sums_;  ///< over rows
     std::map<std::size_t, RowSums> row_sums_;       ///< over lanes
 };
@@ -550,34 +588,8 @@ class ChainCompiler {
 
 std::optional<std::vector<std::uint8_t>> small_tile_code(const Program& program, const Chain& chain,
                                                          ConstantPool& pool) {
-    return ChainCompiler(program, chain, pool).compile();
-}
-
-std::optional<std::vector<std::uint8_t>> scalar_code(const ScalarOp& op) {
-    Encoder encoder(true);
-    const auto slot = [](std::uint32_t index) { return 8 * static_cast<std::int32_t>(index); };
-    if (op.op == Op::cast && op.dtype == DType::i64 &&
-        op.function == kernels().elementwise(Op::cast, DType::i64, DType::i32, false)) {
-        encoder.load(rax, rsi, slot(op.in[0]));
-        encoder.fixed({0x89, 0xC0});  // mov eax, eax
-        encoder.store(rsi, slot(op.out), rax);
-        return encoder.code();
-    }
-    if (op.op == Op::add && op.dtype == DType::i64) {
-        encoder.load(rax, rsi, slot(op.in[0]));
-        encoder.add(rax, rsi, slot(op.in[1]));
-        encoder.store(rsi, slot(op.out), rax);
-        return encoder.code();
-    }
-    auto opcode = op.op == Op::sqrt ? std::optional(kSqrt) : arithmetic(op.op, op.dtype);
-    if (!opcode || op.dtype != DType::f32) return std::nullopt;
-    opcode->prefix = 2;
-    encoder.vector_memory(kLoadScalar, 0, 0, rsi, slot(op.in[0]));
-    if (op.num_inputs > 1) encoder.vector_memory(kLoadScalar, 1, 0, rsi, slot(op.in[1]));
-    encoder.vector(*opcode, 0, 0, op.num_inputs > 1 ? 1 : 0);
-    encoder.fixed({0xC5, 0xF9, 0x7E, 0xC0});  // vmovd eax, xmm0
-    encoder.store(rsi, slot(op.out), rax);
-    return encoder.code();
+    if (auto code = ChainCompiler(program, chain, pool).compile(true)) return code;
+    return ChainCompiler(program, chain, pool).compile(false);
 }
 
 }  // namespace tilewright::cpu

@@ -47,6 +47,10 @@ class ConstantPool {
 std::optional<std::vector<std::uint8_t>> small_tile_code(const Program& program, const Chain& chain,
                                                          ConstantPool& pool);
 
+/// An element, or a vector, at a place that is known at run time.
+std::optional<std::vector<std::uint8_t>> pick_code(const Program& program, const Pick& pick,
+                                                   ConstantPool& pool);
+
 /// f32 arithmetic as the kernels do it, and the casts of loop counters.
 std::optional<std::vector<std::uint8_t>> scalar_code(const ScalarOp& op);
 

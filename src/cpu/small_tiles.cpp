@@ -26,6 +26,7 @@ std::optional<std::vector<std::uint8_t>> code_of(const Program& program,
                                                  ConstantPool& pool) {
     if (const auto* chain = std::get_if<Chain>(&instruction))
         return small_tile_code(program, *chain, pool);
+    if (const auto* pick = std::get_if<Pick>(&instruction)) return pick_code(program, *pick, pool);
     if (const auto* op = std::get_if<ScalarOp>(&instruction)) return scalar_code(*op);
     if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
         Encoder encoder(true);
@@ -90,7 +91,8 @@ void compile_small_tiles(Program& program) {
         for (; last < program.code.size() && (last == first || !targets.contains(last)); ++last) {
             const auto part = code_of(program, program.code[last], pool);
             if (!part) break;
-            has_chain |= std::holds_alternative<Chain>(program.code[last]);
+            has_chain |= std::holds_alternative<Chain>(program.code[last]) ||
+                         std::holds_alternative<Pick>(program.code[last]);
             code.insert(code.end(), part->begin(), part->end());
         }
         if (has_chain) {

@@ -59,6 +59,12 @@ class Encoder {
         constexpr int kNoIndex = 4 << 3;
         memory(op, reg, second, base, kNoIndex, offset, mask);
     }
+    /// The same with words at base + 4 * each lane of `index` + offset.
+    void vector_gather(Opcode op, int reg, int index, Gpr base, std::int32_t offset, int mask) {
+        constexpr int kScale = 2 << 6;
+        prefix(op, reg, index & 16, index >> 3, base >> 3, mask);
+        address(reg, kScale | (index & 7) << 3, base, offset);
+    }
     void immediate(int value) { byte(value); }
 
     void load(Gpr reg, Gpr base, std::int32_t offset) { general(0x8B, reg, base, offset); }
@@ -117,6 +123,9 @@ class Encoder {
     void memory(Opcode op, int reg, int second, Gpr base, int scale_and_index, std::int32_t offset,
                 int mask = 0) {
         prefix(op, reg, second, 0, base >> 3, mask);
+        address(reg, scale_and_index, base, offset);
+    }
+    void address(int reg, int scale_and_index, Gpr base, std::int32_t offset) {
         byte(0x84 | (reg & 7) << 3);  // a scaled index and an offset of 32 bits follow
         byte(scale_and_index | (base & 7));
         word(offset);
