@@ -34,12 +34,18 @@ class Remote:
 
 
 class Worker:
-    """A process that runs `target(connection, *arguments)`, which starts pytest with `Remote`."""
+    """A process that runs `target(connection, number, *arguments)`, which starts pytest with
+    `Remote`; `number` counts the workers of this process."""
+
+    count = 0
 
     def __init__(self, target, arguments, timeout):
         self.connection, theirs = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=_in_a_group, args=(target, theirs, *arguments))
+        self.process = CONTEXT.Process(
+            target=_in_a_group, args=(target, theirs, Worker.count, *arguments)
+        )
         self.process.start()
+        Worker.count += 1
         theirs.close()
         self.collected, self.test, self.begun = False, None, time.monotonic()
         self.timeout = timeout

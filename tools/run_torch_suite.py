@@ -216,12 +216,26 @@ def write_copy(file, folder, device):
     return copy
 
 
-def work(connection, copy, options, pytest_arguments):
-    """A worker process: its tests' output is dropped, their errors and warnings are not."""
+class MemoryForOthers:
+    """Gives the GPU memory that torch keeps after a test to the other workers."""
+
+    def pytest_runtest_logfinish(self):
+        import torch
+
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+
+def work(connection, number, copy, devices, options, pytest_arguments):
+    """A worker process: its tests' output is dropped, their errors and warnings are not. Workers
+    take the GPUs in turn, and see the others as the next ones."""
+    if devices > 1:
+        order = [str((number + index) % devices) for index in range(devices)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     outcomes = Outcomes(False)
     remote = Remote(connection, test_name, outcomes.records)
-    run_tests(copy, options, pytest_arguments, [outcomes, remote])
+    run_tests(copy, options, pytest_arguments, [outcomes, remote, MemoryForOthers()])
 
 
 def read_state(path, heading, outcomes):
@@ -238,7 +252,7 @@ def read_state(path, heading, outcomes):
         outcomes.of[record["test"]], outcomes.why[record["test"]] = record["outcome"], record["why"]
 
 
-def run_jobs(copy, options, pytest_arguments, heading, outcomes):
+def run_jobs(copy, devices, options, pytest_arguments, heading, outcomes):
     """Runs the tests in workers; returns how many are left, None if that is not known."""
     if options.state:
         read_state(options.state, heading, outcomes)
@@ -254,7 +268,7 @@ def run_jobs(copy, options, pytest_arguments, heading, outcomes):
 
     tests = run_in_workers(
         work,
-        (copy, options, pytest_arguments),
+        (copy, devices, options, pytest_arguments),
         options.jobs or 1,
         frozenset(outcomes.of),
         report,
@@ -299,7 +313,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         copy = write_copy(options.file, folder, device)
         if options.jobs or options.state or options.seconds != float("inf"):
-            left = run_jobs(copy, options, rest, heading, outcomes)
+            devices = torch.cuda.device_count()
+            left = run_jobs(copy, devices, options, rest, heading, outcomes)
         else:
             run_tests(copy, options, rest, [outcomes])
     if not outcomes.of and left == 0:

@@ -8,6 +8,7 @@
 #include "tilewright/cuda_kernel.h"
 #include "tilewright/error.h"
 #include "tilewright/files.h"
+#include "tilewright/first_calls.h"
 #include "tilewright/lang.h"
 #include "tilewright/mask.h"
 #include "tilewright/masks.h"

@@ -1,6 +1,7 @@
 // Bindings of attention in tilewright._core.
 #include "tilewright/attention.h"
 
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "nanobind/stl/string.h"
 #include "nanobind/stl/tuple.h"
 #include "nanobind/stl/vector.h"
+#include "tilewright/first_calls.h"
 
 namespace tilewright::python {
 namespace {
@@ -24,6 +26,11 @@ AttentionBlocks blocks_of(const BlockNumbers& numbers) {
     const auto& [q, kv, num_warps, num_stages] = numbers;
     return {.q = q, .kv = kv, .num_warps = num_warps, .num_stages = num_stages};
 }
+
+/// NoCompactKernels as a context manager.
+struct NoCompact {
+    std::optional<NoCompactKernels> entered;
+};
 
 }  // namespace
 
@@ -88,6 +95,10 @@ void bind_attention(nb::module_& module) {
         .def_ro("value", &AttentionGradients::value)
         .def_ro("sinks", &AttentionGradients::sinks)
         .def_ro("captured", &AttentionGradients::captured);
+    nb::class_<NoCompact>(module, "NoCompactKernels")
+        .def(nb::init<>())
+        .def("__enter__", [](NoCompact& self) { self.entered.emplace(); })
+        .def("__exit__", [](NoCompact& self, const nb::args&) { self.entered.reset(); });
     module.def("attention", &attention, nb::arg("query"), nb::arg("key"), nb::arg("value"),
                nb::arg("options"), Released());
     module.def("attention_backward", &attention_backward, nb::arg("query"), nb::arg("key"),

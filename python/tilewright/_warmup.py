@@ -1,15 +1,14 @@
 """Runs calls once, so that their kernels are compiled before they are needed."""
 
 import concurrent.futures
-import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from . import _core
 from ._arrays import numpy_dtype
 from ._programs import ShapeDtype
 
@@ -59,32 +58,6 @@ def _checked(call):
     return parts
 
 
-_lock = threading.Lock()
-_warming = 0  # calls of warmup that run now
-_setting = None  # TILEWRIGHT_COMPACT before the first of them
-
-
-@contextlib.contextmanager
-def _no_compact_kernels():
-    """First calls compile the kernels of later calls, and nothing that runs sooner. Several calls of
-    warmup may overlap: the last one to end restores the setting."""
-    global _warming, _setting
-    with _lock:
-        if _warming == 0:
-            _setting = os.environ.get("TILEWRIGHT_COMPACT")
-            os.environ["TILEWRIGHT_COMPACT"] = "0"
-        _warming += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _warming -= 1
-            if _warming == 0:
-                os.environ.pop("TILEWRIGHT_COMPACT", None)
-                if _setting is not None:
-                    os.environ["TILEWRIGHT_COMPACT"] = _setting
-
-
 def _bar(done, total):
     width = 30
     full = width * done // total
@@ -121,7 +94,8 @@ def warmup(
     if progress is None:
         progress = _bar if sys.stderr.isatty() else lambda done, total: None
     with (
-        _no_compact_kernels(),
+        # First calls compile the kernels of later calls, and nothing that runs sooner.
+        _core.NoCompactKernels(),
         concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool,
     ):
         futures = [pool.submit(_run, call) for call in work]

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "support/check.h"
 #include "support/disk_cache.h"
 #include "tilewright/attention.h"
+#include "tilewright/first_calls.h"
 #include "tilewright/run.h"
 
 namespace tilewright::cli {
@@ -167,7 +167,7 @@ void run_once(const Prepared& call, Device device) {
 }
 
 void run(const Options& options, Console& console) {
-    ::setenv("TILEWRIGHT_COMPACT", "0", 1);  // later calls shall find their kernels
+    const NoCompactKernels full;  // later calls shall find their kernels
     const Device device = parse_device("warmup", options.device);
     const std::vector<WarmCall> calls = options.file.empty()
                                             ? std::vector<WarmCall>{options.call}

@@ -14,6 +14,7 @@
 #include "cuda/runtime/stream.h"
 #include "tests/attention/sm90_support.h"
 #include "tilewright/attention.h"
+#include "tilewright/first_calls.h"
 #include "tilewright/run.h"
 #include "tilewright/scores.h"
 #include "tilewright/system.h"
@@ -100,6 +101,16 @@ TEST_F(CudaFirstCalls, WaitWhereAskedTo) {
     const AttentionOutput output = attention(x, x, x, options);
     expect([&] { attention(x, x, x, new_mod()); }, 0, 1);
     expect([&] { attention_backward(x, x, x, output, x, options); }, 0, 1);
+}
+
+TEST_F(CudaFirstCalls, WaitWhileAnObjectAsksForIt) {
+    const Setting on("TILEWRIGHT_COMPACT", "1");
+    {
+        const NoCompactKernels outer;
+        { const NoCompactKernels inner; }
+        expect([&] { attention(x, x, x, new_mod()); }, 0, 1);
+    }
+    expect([&] { attention(x, x, x, new_mod()); }, 1, 0);
 }
 
 TEST_F(CudaFirstCalls, WaitDuringCapture) {

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import _core
 
 
 def test_shapes_become_zeros_wherever_they_stand():
@@ -40,26 +41,25 @@ def test_calls_run_side_by_side_up_to_the_number_of_threads():
     assert order == list(range(5))
 
 
-@pytest.mark.parametrize("setting", [None, "1"])
-def test_no_compact_kernels_meanwhile(setting, monkeypatch):
-    """Also where two calls of warmup overlap."""
-    monkeypatch.delenv("TILEWRIGHT_COMPACT", raising=False)
-    if setting is not None:
-        monkeypatch.setenv("TILEWRIGHT_COMPACT", setting)
-    second_runs, first_ended = threading.Event(), threading.Event()
-    seen = []
+def test_no_compact_kernels_meanwhile(monkeypatch):
+    """The environment, which other threads may read, stays as it is."""
+    before, events = dict(os.environ), []
 
-    def second():
-        second_runs.set()
-        first_ended.wait(20)
-        seen.append(os.environ["TILEWRIGHT_COMPACT"])
+    class Recorded(_core.NoCompactKernels):
+        def __enter__(self):
+            events.append("enter")
+            return super().__enter__()
 
-    thread = threading.Thread(target=lambda: tw.warmup([second]))
-    tw.warmup([lambda: thread.start() or second_runs.wait(20)])
-    first_ended.set()
-    thread.join()
-    assert seen == ["0"]
-    assert os.environ.get("TILEWRIGHT_COMPACT") == setting
+        def __exit__(self, *error):
+            events.append("exit")
+            return super().__exit__(*error)
+
+    monkeypatch.setattr(_core, "NoCompactKernels", Recorded)
+    tw.warmup([lambda: events.append(dict(os.environ) == before)])
+    with pytest.raises(ZeroDivisionError):
+        tw.warmup([lambda: 1 / 0])
+    assert events == ["enter", True, "exit", "enter", "exit"]
+    assert dict(os.environ) == before
 
 
 def test_errors():

@@ -44,7 +44,7 @@ std::shared_ptr<void> torch_memory(DLDevice device, std::int64_t bytes) {
         [](void* to, const char*, const char* text) { *static_cast<std::string*>(to) = text; });
     if (failed != 0) {
         // It has the same kind of error for every reason.
-        if (message.find("out of memory") != message.npos) throw OutOfMemory(message);
+        if (message.find("out of memory") != message.npos) throw AllocatorOutOfMemory(message);
         throw std::runtime_error(message);
     }
     return {address_of(managed->dl_tensor), [managed](void*) { managed->deleter(managed); }};

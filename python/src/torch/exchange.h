@@ -31,7 +31,7 @@ struct Torch {
 const Torch& torch();
 
 /// torch's allocator has no memory.
-class OutOfMemory : public std::runtime_error {
+class AllocatorOutOfMemory : public std::runtime_error {
   public:
     using std::runtime_error::runtime_error;
 };
@@ -139,7 +139,7 @@ void run_released(Body body) {
             return;
         } catch (const UserError& error) {
             message = error.what();
-        } catch (const OutOfMemory& error) {
+        } catch (const AllocatorOutOfMemory& error) {
             message = error.what();
             type = torch().out_of_memory;
         }

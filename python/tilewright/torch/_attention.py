@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch.autograd import forward_ad as _forward_ad
 from torch.nn.attention import flex_attention as _flex
+from torch.utils import _pytree
 
 from .. import _attention as _numpy_attention
 from .. import _core, _functions
@@ -24,6 +25,12 @@ from . import (
     _sharded,
     _sites,
 )
+
+# torch.export.save writes the names of types that a program returns, and torch gives this one none.
+if _flex.AuxOutput not in _pytree.SUPPORTED_NODES:
+    _pytree._register_namedtuple(
+        _flex.AuxOutput, serialized_type_name=f"{_flex.__name__}.AuxOutput"
+    )
 
 #: torch's names of kernels, for all of which the choice is ours.
 BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")

@@ -2,6 +2,7 @@
 #include "attention/sm90/first_call.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 #include <thread>
@@ -11,13 +12,17 @@
 #include "cuda/runtime/stream.h"
 #include "support/debug_log.h"
 #include "support/memo.h"
+#include "tilewright/first_calls.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
 
+std::atomic<int> no_compact_kernels = 0;  ///< how many NoCompactKernels exist
+
 /// Compiling both variants takes cores that nothing else compiles on. TILEWRIGHT_COMPACT=1
 /// asks for it all the same, 0 turns it off.
 bool is_wanted() {
+    if (no_compact_kernels > 0) return false;
     const char* const text = std::getenv("TILEWRIGHT_COMPACT");
     const std::string_view setting = text == nullptr ? "" : text;
     if (setting == "0" || setting == "1") return setting == "1";
@@ -86,3 +91,14 @@ bool begins_compact(const FirstCall& call, const std::string& variant, int devic
 }
 
 }  // namespace tilewright::attn::sm90
+
+namespace tilewright {
+
+NoCompactKernels::NoCompactKernels() {
+    ++attn::sm90::no_compact_kernels;
+}
+NoCompactKernels::~NoCompactKernels() {
+    --attn::sm90::no_compact_kernels;
+}
+
+}  // namespace tilewright

@@ -289,6 +289,20 @@ def test_export(strict):
     assert "tilewright.forward" in str(exported.graph)
 
 
+def test_a_saved_export_returns_aux(tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return twt.flex_attention(q, k, v, return_aux=twt.AuxRequest(lse=True))
+
+    query, key, value = (x.detach() for x in tensors(16))
+    torch.export.save(torch.export.export(Model(), (query, key, value)), tmp_path / "program.pt2")
+    out, aux = torch.export.load(tmp_path / "program.pt2").module()(query, key, value)
+    want, want_aux = Model()(query, key, value)
+    assert isinstance(aux, twt.AuxOutput) and aux.max_scores is None
+    dense.close(out, want, 1e-6)
+    dense.close(aux.lse, want_aux.lse, 1e-6)
+
+
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_fake_and_meta_tensors():
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -98,6 +98,21 @@ def test_captured_scalars_have_gradients(attend):
         torch.testing.assert_close(have, wanted, atol=1e-5, rtol=1e-4)
 
 
+def test_gradients_of_bfloat16_captures_that_a_mod_casts(attend):
+    """Summed in float32 and rounded once: the bound is one rounding and what bfloat16 inputs of the
+    backward pass add, of the same size; a rounding of each of the 2 * 256 * 256 pairs adds more."""
+    query, key, value = (x.bfloat16().detach().requires_grad_() for x in tensors(2, 4, 256, 16))
+    gate, dout = torch.randn(4, dtype=torch.bfloat16, requires_grad=True), torch.randn_like(value)
+    out = attend(query, key, value, lambda s, b, h, i, j: s * torch.sigmoid(gate[h].float()))
+    (have,) = torch.autograd.grad(out, gate, dout)
+    wide = [x.detach().double() for x in (query, key, value)]
+    gate64 = gate.detach().double().requires_grad_()
+    scores = wide[0] @ wide[1].mT * 16**-0.5 * torch.sigmoid(gate64)[:, None, None]
+    (want,) = torch.autograd.grad(torch.softmax(scores, -1) @ wide[2], gate64, dout.double())
+    assert have.dtype == torch.bfloat16
+    torch.testing.assert_close(have.double(), want, rtol=2**-8, atol=2**-7 * want.abs().max())
+
+
 def test_scores_that_do_not_matter(attend):
     query, key, value = tensors(1, 1, 128, 16)
     attend(query, key, value, lambda s, b, h, q, kv: (q >= kv) * 1.0).sum().backward()
