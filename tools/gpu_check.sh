@@ -144,7 +144,7 @@ elif python3 -c 'import tilewright, pytest' 2>/dev/null; then
         pytests torch torch 900 tests/python/torch/test_torch_cuda.py tests/python/torch/test_two_gpus.py
         for file in ${suites:+"$suites"/test_*.py}; do
             result=passed name=$(basename "$file" .py)
-            timeout 1800 python3 "$root/tools/run_torch_suite.py" "$file" --golden-torch >"$out/suite-$name.log" 2>&1 ||
+            timeout 1800 python3 "$root/tools/run_torch_suite.py" "$file" --golden-torch --jobs 4 >"$out/suite-$name.log" 2>&1 ||
                 { result=FAILED; status=1; }
             note "torch's $name: $result, $(grep -a "^$name.py" "$out/suite-$name.log"), $(tail -1 "$out/suite-$name.log")"
         done

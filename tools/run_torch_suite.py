@@ -12,14 +12,14 @@ that function is replaced.
 
 Without a GPU, what torch's own files say of CPUs is replaced in the text that runs: CPUs have
 gradients, nothing is left out on them, tensors for "cuda" are on "cpu", and tests of length 2048
-are shortened to 256, as later versions of torch's file have it (those of decoding to 1024).
+are shortened to 256, as later versions of torch's file have it (those of decoding to 1024). Tests
+that torch runs on A100 GPUs alone run on every machine.
 
 LIST, tools/torch_suite/NAME.txt for a file NAME.py, has a line `OUTCOME TEST  # why` for the tests
 that do not pass: failed or skipped; * in TEST stands for any text. `OUTCOME torch<2.12 TEST` is for
-these versions of torch alone, and `OUTCOME cpu TEST` and `OUTCOME cuda TEST` for machines without
-and with a GPU. Any other outcome, and a line that no test needs, ends with status 1. --update prints
-the lines that are missing in LIST. The file stays where it is; what runs is a copy in a temporary
-folder.
+these versions of torch alone, and `OUTCOME gpus>=1 TEST` for machines with a GPU. Any other outcome,
+and a line that no test needs, ends with status 1. --update prints the lines that are missing in
+LIST. The file stays where it is; what runs is a copy in a temporary folder.
 
 --jobs runs tests in N processes. A test whose process ends or that takes longer than --timeout
 (600 seconds) has failed, and another process takes the next tests. Outcomes are added to the file
@@ -51,9 +51,13 @@ WITHOUT_A_GPU = [
     (r"def skip_on_cpu\(test_func\):", "def skip_on_cpu(test_func):\n    return test_func\n"),
     (r"def supports_learnable_bias\(\):", "def supports_learnable_bias():\n    return lambda f: f\n"),
     (r'if self.device == "cpu":\s*test_inference_only = True', "if False:\n            pass"),
-    (r"(?ms)^(supported_platform|supports_learnable_bias|running_on_a100_only) = (unittest\.)?skipUnless\(.*?^\)", r"\1 = lambda f: f"),
+    (r"(?ms)^(supported_platform|supports_learnable_bias) = (unittest\.)?skipUnless\(.*?^\)", r"\1 = lambda f: f"),
     (r"^B = 4\nH = 8\nS = 2048$", "B = 4\nH = 8\nS = 256"),
     (r"^B = 4\nS = 2048$", "B = 4\nS = 1024"),
+]  # fmt: skip
+# Tests that torch runs on one kind of GPU.
+ON_ANY_GPU = [
+    (r"(?ms)^running_on_a100_only = (unittest\.)?skipUnless\(.*?^\)", "running_on_a100_only = lambda f: f"),
 ]  # fmt: skip
 # Changes of torch 2.7 to functions that torch 2.6's test files call.
 CHANGED = [
@@ -115,7 +119,8 @@ def reason(report):
 class Expected:
     """A list of expected outcomes."""
 
-    def __init__(self, path, version, device):
+    def __init__(self, path, found):
+        """found: the version of torch and the number of GPUs, as {"torch": (2, 15), "gpus": (1,)}"""
         self.lines = []  # [pattern, outcome, why, number of tests]
         for line in path.read_text().splitlines() if path.exists() else []:
             text, _, why = line.partition("#")
@@ -126,22 +131,18 @@ class Expected:
                 sys.exit(
                     f"run_torch_suite.py: expected `failed TEST` or `skipped TEST` but got: {line}"
                 )
-            if not all(self.holds(word, version, device) for word in words[1:-1]):
+            if not all(self.holds(word, found) for word in words[1:-1]):
                 continue
             pattern = re.compile(".*".join(map(re.escape, words[-1].split("*"))))
             self.lines.append([pattern, words[0], why.strip(), 0])
 
     @staticmethod
-    def holds(condition, version, device):
-        if condition in ("cpu", "cuda"):
-            return condition == device
-        match = re.fullmatch(r"torch(<|>=)([0-9.]+)", condition)
+    def holds(condition, found):
+        match = re.fullmatch(r"(torch|gpus)(<|>=)([0-9.]+)", condition)
         if not match:
-            sys.exit(
-                f"run_torch_suite.py: expected cpu, cuda, torch<V or torch>=V but got: {condition}"
-            )
-        older = version < tuple(int(part) for part in match[2].split("."))
-        return older == (match[1] == "<")
+            sys.exit(f"run_torch_suite.py: expected torch<2.12 or gpus>=1 but got: {condition}")
+        less = found[match[1]] < tuple(int(part) for part in match[3].split("."))
+        return less == (match[2] == "<")
 
     def __call__(self, name):
         for line in self.lines:
@@ -206,7 +207,7 @@ def write_copy(file, folder, device):
     """Writes the file, edited for this device and this version of torch, to the folder."""
     text = file.read_text()
     by_name = "instantiate_device_type_tests" not in text
-    replacements = CHANGED * by_name
+    replacements = ON_ANY_GPU + CHANGED * by_name
     if device == "cpu":
         replacements += WITHOUT_A_GPU + (CUDA_TO_CPU + PAGES_TO_CPU) * by_name
     for pattern, replacement in replacements:
@@ -320,7 +321,7 @@ def main():
     if not outcomes.of and left == 0:
         sys.exit("run_torch_suite.py: expected tests in the file but found none")
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    expected = Expected(listed, version, device)
+    expected = Expected(listed, {"torch": version, "gpus": (torch.cuda.device_count(),)})
     unexpected, counts = [], collections.Counter(outcomes.of.values())
     for name, outcome in sorted(outcomes.of.items()):
         wanted = expected(name)
