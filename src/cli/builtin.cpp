@@ -46,6 +46,15 @@ attn::tiles::Options attention_options(DType dtype, std::int64_t dim, bool teste
     return options;
 }
 
+/// Adds what a backward program reads for each block of queries.
+void add_blocks(Builtin& backward, const attn::tiles::Options& options,
+                const attn::tiles::Features& features) {
+    constexpr std::size_t kFirstExtra = 8;
+    if (!attn::tiles::looks_for_infinities(options, features)) return;
+    backward.inputs[kFirstExtra + attn::tiles::Extra::not_finite] =
+        Tensor::zeros(boolean, {1, 8, 1024 / options.block_q});
+}
+
 Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const Tensor row = Tensor::zeros(dtype == f64 ? f64 : f32, {1, 8, 1024});
@@ -55,6 +64,7 @@ Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
                          ? Builtin{attn::tiles::backward(options, {}, {}), {x, x, x, x, row, row}}
                          : Builtin{attn::tiles::forward(options, {}, true), {x, x, x}};
     result.inputs.resize(result.call.options().in.size());
+    if (backward) add_blocks(result, options, {});
     return result;
 }
 
@@ -172,6 +182,7 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
                            {x, x, x, x, row, row, {}, {}}}
                  : Builtin{attn::tiles::forward(options, features, true), {x, x, x, {}, {}, {}}};
     result.inputs.insert(result.inputs.end(), extras.begin(), extras.end());
+    if (backward) add_blocks(result, options, features);
     return result;
 }
 

@@ -261,6 +261,43 @@ TEST(MaskedKeys, QueriesAreApartFromWhatOthersAttend) {
             EXPECT_EQ(std::isfinite(x.get({0, 0, i, 5})), i < 140) << i;
 }
 
+/// NaN or infinity in a query or its dout reaches only the keys that the query attends to.
+TEST(MaskedKeys, KeysAreApartFromQueriesThatDoNotAttendToThem) {
+    constexpr std::int64_t kLength = 1100, kRow = 700;  // two parts of keys
+    const AttentionOptions options{.causal = true};
+    for (const DType dtype : {f32, bf16}) {
+        const auto random = [&](std::uint64_t seed) {
+            return random_tensor(dtype, {1, 2, kLength, 8}, seed);
+        };
+        const Tensor q = random(1), k = random(2), v = random(3), dout = random(4);
+        const AttentionOutput plain = attention(q, k, v, options);
+        const AttentionGradients expected = attention_backward(q, k, v, plain, dout, options);
+        for (const double bad : {std::nan(""), static_cast<double>(INFINITY)}) {
+            for (const bool in_query : {false, true}) {
+                const Tensor other_q = q.to(f64).to(dtype), other_dout = dout.to(f64).to(dtype);
+                (in_query ? other_q : other_dout).set({0, 1, kRow, 5}, bad);
+                const AttentionOutput out = attention(other_q, k, v, options);
+                const AttentionGradients g =
+                    attention_backward(other_q, k, v, out, other_dout, options);
+                const auto same = [&](const Tensor& ours, const Tensor& theirs, std::int64_t h,
+                                      std::int64_t i) {
+                    for (std::int64_t d = 0; d < 8; ++d) {
+                        ASSERT_NEAR(ours.get({0, h, i, d}), theirs.get({0, h, i, d}), 1e-2)
+                            << name(dtype) << ", row " << i;
+                    }
+                };
+                for (std::int64_t i = 0; i < kLength; ++i) {
+                    if (i != kRow) same(g.query, expected.query, 1, i);
+                    if (i > kRow) same(g.key, expected.key, 1, i);
+                    if (i > kRow) same(g.value, expected.value, 1, i);
+                    same(g.key, expected.key, 0, i);
+                }
+                EXPECT_FALSE(std::isfinite(g.value.get({0, 1, 0, 5}))) << name(dtype);
+            }
+        }
+    }
+}
+
 TEST(KvLengths, BadOnesAreNamed) {
     const Tensor q = Tensor::zeros(f32, {2, 1, 3, 4}), k = Tensor::zeros(f32, {2, 1, 5, 4});
     const auto refused = [&](const Tensor& given, const std::string& words) {

@@ -118,6 +118,11 @@ void backward_program(const Options& options, const Features& features,
     const bool cleans_keys =
         options.gpu && (features.segments || features.plan || bool(features.mask));
 
+    // Without other limits, a split's first block of keys is attended by every query that any of
+    // its keys is: its products are written, not added, so that dQ need not be cleared for them.
+    const bool writes_first = options.query_gradient && !options.gpu && !features.plan &&
+                              !segments && !features.lengths && options.window_left < 0;
+
     /// Rows of keys or values; rows past the length of a batch are 0.
     const auto load_keys = [&](const Ref& ref, Tile first) {
         LoadOptions rows{.other = 0};
@@ -127,7 +132,8 @@ void backward_program(const Options& options, const Features& features,
     };
 
     // Refs of the query side hold the heads of one group: (group, L, ...).
-    const auto block_of_keys = [&](Tile j) {
+    // With `writes`, the products of dQ are written, not added.
+    const auto block_of_keys = [&](Tile j, bool writes) {
         const Tile first = j * block_k;
         const Slice kv_block = ds(first, block_k);
         const Tile k = load_keys(key, first), v = load_keys(value, first);
@@ -224,7 +230,9 @@ void backward_program(const Options& options, const Features& features,
                 dq.at(h, i).atomic_add(in_fragments(product(options, d_score, k, {})));
             } else {
                 const Ref dq_rows = dq.at(h, rows);
-                dq_rows.store(weighted(d_score, k, false, {.acc = dq_rows.load({.other = 0})}));
+                DotOptions sum;
+                if (!writes) sum.acc = dq_rows.load({.other = 0});
+                dq_rows.store(weighted(d_score, k, false, sum));
             }
             if (options.key_gradient) {
                 state.key = weighted(d_score, q, false, {.trans_a = true, .acc = state.key});
@@ -294,15 +302,27 @@ void backward_program(const Options& options, const Features& features,
         if (options.value_gradient) dv.at(kv_block).store(state.value.to(dv.dtype()));
     };
     if (options.unordered) {
-        block_of_keys(program_id(2));
+        block_of_keys(program_id(2), false);
         return;
     }
     if (!options.fragments) {
-        const bool looks = may_isolate && may_differ;
+        const bool looks = looks_for_infinities(options, features);
+        const Tile num_blocks = cdiv(query_length, block_q);
+        Tile num_cleared = num_blocks;
+        if (writes_first) {
+            const Tile first = program_id(2) * block_k, keys = key.extent(0);
+            const BlockRange blocks = query_blocks(options, first, query_length, kv_length, false);
+            num_cleared = where(first < keys, minimum(blocks.begin, num_blocks), num_blocks);
+        }
         differs = for_loop(0, options.group, differs, [&](Tile h, Tile found) {
-            return for_loop(0, cdiv(query_length, block_q), found, [&](Tile i, Tile so_far) {
+            if (options.query_gradient) {
+                for_loop(0, num_cleared, [&](Tile i) {
+                    dq.at(h, ds(i * block_q, block_q)).store(zeros({block_q, head_dim}, sums));
+                });
+            }
+            if (!looks && !(may_shift && may_differ)) return found;
+            return for_loop(0, num_blocks, found, [&](Tile i, Tile so_far) {
                 const Slice rows = ds(i * block_q, block_q);
-                if (options.query_gradient) dq.at(h, rows).store(zeros({block_q, head_dim}, sums));
                 if (may_shift && may_differ) {
                     const Ref shifts = pairs.extra(Extra::shift);
                     const Ref these =
@@ -310,22 +330,34 @@ void backward_program(const Options& options, const Features& features,
                     so_far = so_far | any(these.load({.other = 0}) != 0, 0);
                 }
                 if (!looks) return so_far;
-                return so_far | any_not_finite(query.at(h, rows).load({.other = 0})) |
-                       any_not_finite(dout.at(h, rows).load({.other = 0}));
+                const Ref blocks = pairs.extra(Extra::not_finite);
+                return so_far |
+                       blocks.at(program_id(0), program_id(1) * options.group + h, i).load();
             });
         });
         if (looks) {
             differs = for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2),
                                differs, [&](Tile j, Tile found) {
-                                   return found | any_not_finite(load_keys(key, j * block_k)) |
-                                          any_not_finite(load_keys(value, j * block_k));
+                                   const Tile k = zero_or_nan(load_keys(key, j * block_k), sums),
+                                              v = zero_or_nan(load_keys(value, j * block_k), sums);
+                                   return found | ((sum(k + v) == 0) == constant(false, boolean));
                                });
         }
     }
-    for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2), block_of_keys);
+    const Tile end = cdiv(key.extent(0), block_k);
+    Tile begin = program_id(2);
+    if (writes_first) {
+        for_loop(begin, minimum(begin + 1, end), [&](Tile j) { block_of_keys(j, true); });
+        begin = begin + num_programs(2);
+    }
+    for_loop(begin, end, num_programs(2), [&](Tile j) { block_of_keys(j, false); });
 }
 
 }  // namespace
+
+bool looks_for_infinities(const Options& options, const Features& features) {
+    return !options.gpu && !options.interpret && features.masks(options);
+}
 
 std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
                         std::int64_t kv_length) {
@@ -368,7 +400,7 @@ Call backward(const Options& options, const Features& features, const ScoreDeriv
     call_options.dynamic = {{0, {0, 1, 2}}, {1, {0, 1, 2}}, {2, {0, 1, 2}},
                             {3, {0, 1, 2}}, {4, {0, 1, 2}}, {5, {0, 1, 2}}};
     if (features.segments) call_options.dynamic[6] = call_options.dynamic[7] = {0, 1};
-    add_extras(features, call_options, names);
+    add_extras(features, call_options, names, looks_for_infinities(options, features));
     const std::size_t first_buffer = call_options.in.size(), buffers = derivative.buffers.size();
     std::vector<std::string> outputs;
     const auto add_output = [&](bool wanted, const BlockSpec& spec, const char* name) {

@@ -8,8 +8,13 @@ namespace tilewright::attn::tiles {
 
 /// Inputs: out and dout (B, Hq, L, Ev), lse (B, Hq, L), dlse (B, Hq, L) or absent. Outputs (B, Hq,
 /// L), f32 or f64: log2 of the softmax's denominator (+inf for a row with nothing to attend to, so
-/// that its probabilities are 0) and delta = sum(out * dout) - dlse.
-Call backward_preprocess(const Options& options, bool dlse);
+/// that its probabilities are 0) and delta = sum(out * dout) - dlse. With `looks`, the queries (B,
+/// Hq, L, E) are one more input, and the last output (B, Hq, blocks of queries) is true where a
+/// block of queries or of dout holds an infinity or NaN (or sums of out * dout overflow).
+Call backward_preprocess(const Options& options, bool dlse, bool looks);
+
+/// Does `backward` read that output, `Extra::not_finite`?
+bool looks_for_infinities(const Options& options, const Features& features);
 
 /// One program per (batch, kv head, split) loops over its kv blocks, and for each over the query
 /// blocks of all heads of the group; dK and dV stay in the program, dQ is added to the split's

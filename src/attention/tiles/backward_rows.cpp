@@ -12,17 +12,27 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-void preprocess_program(std::span<const Ref> refs) {
-    const Ref out = refs[0], dout = refs[1], lse = refs[2], dlse = refs[3], log2_sum = refs[4],
-              delta = refs[5];
+void preprocess_program(bool looks, std::span<const Ref> refs) {
+    const std::size_t output = looks ? 5 : 4;
+    const Ref out = refs[0], dout = refs[1], lse = refs[2], dlse = refs[3], log2_sum = refs[output],
+              delta = refs[output + 1];
     const Tile l = lse.load();
     const DType sums = lse.dtype();
     // Their probabilities become 0: rows without a key and, on GPUs, rows with large scores, whose
     // probabilities would be off by an arbitrary factor.
     const Tile none = abs(l) >= largest_lse(sums);
     log2_sum.store(where(none, kInfinity, l * kLog2E));
-    const Tile products = sum(out.load().to(sums) * dout.load().to(sums), 1);
+    if (!looks) {
+        const Tile products = sum(out.load().to(sums) * dout.load().to(sums), 1);
+        delta.store(dlse.present() ? products - dlse.load().to(sums) : products);
+        return;
+    }
+    // Infinities and NaN in dout stay in the products' sum, whatever `out` holds.
+    const LoadOptions rows{.other = 0};
+    const Tile products = sum(out.load(rows).to(sums) * dout.load(rows).to(sums), 1);
+    const Tile queries = zero_or_nan(refs[4].load(rows), sums);
     delta.store(dlse.present() ? products - dlse.load().to(sums) : products);
+    refs[output + 2].store((sum(queries + products * 0.0) == 0) == constant(false, boolean));
 }
 
 void sinks_program(std::span<const Ref> refs) {
@@ -65,7 +75,7 @@ std::vector<std::int64_t> row_blocks(const Tensor& x, std::int64_t b, std::int64
 
 }  // namespace
 
-Call backward_preprocess(const Options& options, bool dlse) {
+Call backward_preprocess(const Options& options, bool dlse, bool looks) {
     const BlockSpec rows({squeezed, squeezed, options.block_q, all},
                          [](auto b, auto h, auto i) { return block(b, h, i, 0); });
     const BlockSpec statistics({squeezed, squeezed, options.block_q},
@@ -76,14 +86,25 @@ Call backward_preprocess(const Options& options, bool dlse) {
     };
     call_options.in = {rows, rows, statistics, dlse ? statistics : BlockSpec::absent()};
     call_options.out = {statistics, statistics};
-    for (const int array : {0, 1, 2, 4, 5}) call_options.dynamic[array] = {0, 1, 2};
-    if (dlse) call_options.dynamic[3] = {0, 1, 2};
-    call_options.out_type = [](std::span<const Tensor> in) {
-        return std::vector<TensorType>(2, {in[2].dtype(), in[2].shape()});
+    std::vector<std::string> names{"out", "dout", "lse", "dlse", "log2_sum", "delta"};
+    if (looks) {
+        call_options.in.push_back(rows);
+        names.insert(names.begin() + 4, "query");
+        call_options.out.emplace_back(std::vector<BlockDim>{squeezed, squeezed, squeezed},
+                                      [](auto b, auto h, auto i) { return block(b, h, i); });
+        names.emplace_back("not_finite");
+    }
+    for (int array = 0; array < static_cast<int>(names.size()); ++array) {
+        if (array != 3 || dlse) call_options.dynamic[array] = {0, 1, 2};
+    }
+    call_options.out_type = [looks, block_q = options.block_q](std::span<const Tensor> in) {
+        std::vector<TensorType> types(2, {in[2].dtype(), in[2].shape()});
+        if (looks) types.push_back({boolean, row_blocks(in[0], 0, block_q)});
+        return types;
     };
     call_options.interpret = options.interpret;
-    return call(kernel("attention_backward_preprocess",
-                       {"out", "dout", "lse", "dlse", "log2_sum", "delta"}, preprocess_program),
+    return call(kernel("attention_backward_preprocess", std::move(names),
+                       [looks](std::span<const Ref> refs) { preprocess_program(looks, refs); }),
                 call_options);
 }
 

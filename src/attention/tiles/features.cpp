@@ -42,7 +42,8 @@ std::vector<std::string> distinct(std::vector<std::string> names) {
     return names;
 }
 
-void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names) {
+void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names,
+                bool looks) {
     const auto add = [&](std::string name, bool present, int rank, std::vector<int> dynamic) {
         options.in.push_back(present ? BlockSpec() : BlockSpec::absent());
         names.push_back(std::move(name));
@@ -58,6 +59,7 @@ void add_extras(const Features& features, CallOptions& options, std::vector<std:
     add("full", plan, 2, {0});
     add("bits", plan, 3, {0});
     add("shift", features.shifted, 3, {0, 1, 2});
+    add("not_finite", looks, 3, {0, 1, 2});
     for (const InlinedMod* mod : {&features.score, &features.mask}) {
         if (!*mod) continue;
         for (ir::Value parameter : mod->function->parameters()) {

@@ -133,14 +133,16 @@ struct Extra {
         headers,     ///< of the plan (mask/plan.h)
         partial,
         full,
-        bits,   ///< bool (tiles, block_q, block_k)
-        shift,  ///< (batch, query heads, queries) of this call
+        bits,        ///< bool (tiles, block_q, block_k)
+        shift,       ///< (batch, query heads, queries) of this call
+        not_finite,  ///< bool (batch, query heads, blocks of queries), of `backward_preprocess`
         count,
     };
 };
 
-/// Appends the specs and names of these inputs.
-void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names);
+/// Appends the specs and names of these inputs; `looks`: there is `Extra::not_finite`.
+void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names,
+                bool looks = false);
 /// Makes the names of a kernel's Refs distinct: captures of mods may have any names, even equal
 /// ones.
 std::vector<std::string> distinct(std::vector<std::string> names);

@@ -111,9 +111,10 @@ Tensor::Dims copies_shape(const AttentionSpec& spec, const Options& options,
     return shape;
 }
 
-/// What the main program reads for each row; `shift` if `Features::shifted`.
+/// What the main program reads for each row or block of rows; `shift` if `Features::shifted`,
+/// `not_finite` if it looks for infinities.
 struct Rows {
-    Tensor log2_sum, delta, shift;
+    Tensor log2_sum, delta, shift, not_finite;
 };
 
 /// The plans of the separate programs.
@@ -212,7 +213,8 @@ void run(const AttentionSpec& spec, const AttentionBuffers& b, const TilesConfig
     }
     std::vector<Tensor> inputs{b.query,       b.key,      b.value,       b.dout,
                                rows.log2_sum, rows.delta, b.segment_ids, b.kv_segment_ids};
-    const std::vector<Tensor> last = extras(spec, b, features, plan, rows.shift);
+    std::vector<Tensor> last = extras(spec, b, features, plan, rows.shift);
+    last[Extra::not_finite] = rows.not_finite;
     inputs.insert(inputs.end(), last.begin(), last.end());
     std::vector<Tensor> outputs;
     for (const Tensor& wanted : {parts, b.key_gradient, b.value_gradient}) {
@@ -262,6 +264,10 @@ Tensor::Dims rows_shape(const AttentionSpec& spec) {
     return {spec.batch, spec.query_heads, spec.query_length};
 }
 
+Tensor::Dims blocks_shape(const AttentionSpec& spec, const Options& options) {
+    return {spec.batch, spec.query_heads, ceil_div(spec.query_length, options.block_q)};
+}
+
 /// May a row's lse be too large to compute probabilities from? A recording is replayed with other
 /// values.
 bool may_have_large_rows(const AttentionSpec& spec, const Tensor& lse) {
@@ -309,16 +315,22 @@ void launch_sequence(const AttentionSpec& spec, const TilesConfig& config,
     const bool shifted = of_shifted.has_value();
     const Features& features = shifted ? *of_shifted : config.features;
     const Plan plan = options.separate ? Plan() : make_plan(spec, b.block_mask, options, true);
-    const bool has_dlse = b.dlse.defined();
-    const Call preprocess = cached(std::tuple(options, has_dlse),
-                                   [&] { return backward_preprocess(options, has_dlse); });
+    const bool has_dlse = b.dlse.defined(), looks = looks_for_infinities(options, features);
+    const Call preprocess = cached(std::tuple(options, has_dlse, looks),
+                                   [&] { return backward_preprocess(options, has_dlse, looks); });
     const DType sums = accumulator(spec.dtype);
     const Tensor log2_sum = scratch.take(sums, rows_shape(spec)),
-                 delta = scratch.take(sums, rows_shape(spec));
+                 delta = scratch.take(sums, rows_shape(spec)),
+                 not_finite = looks ? scratch.take(boolean, blocks_shape(spec, options)) : Tensor();
     bool done = false;
     const auto preprocess_once = [&] {
         if (std::exchange(done, true)) return;
-        preprocess.into({log2_sum, delta}, {b.result.out, b.dout, rows.lse, b.dlse});
+        std::vector<Tensor> in{b.result.out, b.dout, rows.lse, b.dlse}, out{log2_sum, delta};
+        if (looks) {
+            in.push_back(b.query);
+            out.push_back(not_finite);
+        }
+        preprocess.into(out, in);
         if (!b.sinks.defined()) return;
         const Call sinks =
             cached(std::tuple(options, shifted), [&] { return sinks_backward(options, shifted); });
@@ -328,8 +340,8 @@ void launch_sequence(const AttentionSpec& spec, const TilesConfig& config,
     };
     const std::int64_t batches = config.batches_at_once, heads = config.heads_at_once;
     if (batches == spec.batch && heads == spec.kv_heads) {
-        return run(spec, b, config, features, plan, {log2_sum, delta, rows.shift}, scratch,
-                   preprocess_once, shared);
+        return run(spec, b, config, features, plan, {log2_sum, delta, rows.shift, not_finite},
+                   scratch, preprocess_once, shared);
     }
     for (std::int64_t n = 0; n < spec.batch; n += batches) {
         for (std::int64_t h = 0; h < spec.kv_heads; h += heads) {
@@ -338,8 +350,8 @@ void launch_sequence(const AttentionSpec& spec, const TilesConfig& config,
                 return heads_of(batches_of(x, n, batches), h * spec.group(), heads * spec.group());
             };
             run(work.spec, work.buffers, config, features, plan,
-                {of_part(log2_sum), of_part(delta), of_part(rows.shift)}, scratch, preprocess_once,
-                shared);
+                {of_part(log2_sum), of_part(delta), of_part(rows.shift), of_part(not_finite)},
+                scratch, preprocess_once, shared);
         }
     }
 }
@@ -355,6 +367,9 @@ std::int64_t backward_workspace(const AttentionSpec& spec, const TilesConfig& co
     part.kv_heads = config.heads_at_once;
     part.query_heads = part.kv_heads * spec.group();
     std::int64_t bytes = 2 * Scratch::bytes(sums, rows_shape(spec));
+    if (looks_for_infinities(options, config.features)) {
+        bytes += Scratch::bytes(boolean, blocks_shape(spec, options));
+    }
     if (options.separate) {
         if (!config.features.hides_keys(options)) return bytes;
         for (const std::int64_t dim : {spec.head_dim, spec.value_dim}) {

@@ -114,6 +114,10 @@ Tile any_not_finite(const Tile& x) {
     return (max(max(abs(x), 0)) < kInfinity) == constant(false, boolean);  // NaN propagates
 }
 
+Tile zero_or_nan(const Tile& x, DType sums) {
+    return sum(x.to(sums) * 0.0, 1);
+}
+
 Tile rows_that_any_attends(const Tile& x, const Tile& attends) {
     return where(expand_dims(any(attends, 0), 1), x, constant(0, x.dtype()));
 }

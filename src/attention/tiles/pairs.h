@@ -45,6 +45,9 @@ Tile finite(const Tile& x);
 /// Does a tile hold an infinity or NaN?
 Tile any_not_finite(const Tile& x);
 
+/// A sum for each row in `sums`: 0 where all elements are finite, else NaN.
+Tile zero_or_nan(const Tile& x, DType sums);
+
 class Pairs {
   public:
     /// `extras` are the Refs that `add_extras` made.
