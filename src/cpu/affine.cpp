@@ -2,6 +2,7 @@
 #include "cpu/affine.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "ir/evaluate.h"
@@ -27,6 +28,29 @@ bool is_small(const Affine& form) {
                        [](const Affine::Term& term) { return is_factor(term.coefficient); });
 }
 
+/// True if a value of 32 bits may differ from its form.
+bool may_wrap(const Affine& form, DType dtype) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 29;
+    if (dtype != DType::i32) return false;
+    const bool position = form.terms.empty() && -kMost <= form.constant && form.constant <= kMost &&
+                          std::abs(form.row) <= 1 && std::abs(form.lane) <= 1;
+    const bool scalar = form.terms.size() == 1 && form.terms[0].coefficient == 1 &&
+                        form.terms[0].dtype == DType::i32 && form.constant == 0 && form.row == 0 &&
+                        form.lane == 0;
+    return !position && !scalar;
+}
+
+/// a + factor * b.
+Affine combined(Affine a, const Affine& b, std::int64_t factor) {
+    for (const Affine::Term& term : b.terms) {
+        a.terms.push_back({term.slot, term.dtype, term.coefficient * factor});
+    }
+    a.constant += b.constant * factor;
+    a.row += b.row * factor;
+    a.lane += b.lane * factor;
+    return a;
+}
+
 std::optional<std::int64_t> constant_of(const StripSource& source, const Program& program) {
     if (source.home != Home::slot || !program.constant_slots.contains(source.index)) return {};
     const std::uint64_t bits = ir::read_element(source.dtype, &program.initial_slots[source.index]);
@@ -47,6 +71,8 @@ std::optional<Affine> of_op(const StripOp& op, const Makers& makers, const Progr
         if (factor == 0) continue;
         const auto operand = find(op.in[i], makers, program, depth);
         if (!operand || !is_factor(factor)) return {};
+        // What wraps around in 32 bits does not do so again in 64.
+        if (op.out.dtype != DType::i32 && may_wrap(*operand, op.in[i].dtype)) return {};
         result = combined(std::move(result), *operand, factor);
     }
     return result;
@@ -96,39 +122,44 @@ std::optional<Affine> find(const StripSource& source, const Makers& makers, cons
 
 }  // namespace
 
-Affine combined(Affine a, const Affine& b, std::int64_t factor) {
-    for (const Affine::Term& term : b.terms) {
-        a.terms.push_back({term.slot, term.dtype, term.coefficient * factor});
-    }
-    a.constant += b.constant * factor;
-    a.row += b.row * factor;
-    a.lane += b.lane * factor;
-    return a;
+Affine along(Affine form, std::int64_t row_stride, std::int64_t lane_stride) {
+    const auto turn = [&](Affine& turned) {
+        turned.row = turned.lane * row_stride;
+        turned.lane *= lane_stride;
+    };
+    turn(form);
+    for (Affine& word : form.words) turn(word);
+    return form;
+}
+
+std::optional<Affine> affine_difference(const StripSource& a, const StripSource& b,
+                                        const Makers& makers, const Program& program) {
+    const auto first = find(a, makers, program, kMaxDepth),
+               second = find(b, makers, program, kMaxDepth);
+    if (!first || !second) return {};
+    Affine result = combined(*first, *second, -1);
+    if (may_wrap(*first, a.dtype) || may_wrap(*second, b.dtype)) result.words = {*first, *second};
+    return result;
 }
 
 std::optional<Affine> affine_condition(const StripOp& comparison, const Makers& makers,
                                        const Program& program) {
-    const auto a = affine_form(comparison.in[0], makers, program);
-    const auto b = affine_form(comparison.in[1], makers, program);
-    if (!a || !b) return {};
-    const Affine one{{}, 1, 0, 0};
-    switch (comparison.op) {
-        case Op::ge:
-            return combined(*a, *b, -1);
-        case Op::gt:
-            return combined(combined(*a, *b, -1), one, -1);
-        case Op::le:
-            return combined(*b, *a, -1);
-        case Op::lt:
-            return combined(combined(*b, *a, -1), one, -1);
-        default:
-            return {};
+    const bool rises = comparison.op == Op::ge || comparison.op == Op::gt;
+    if (!rises && comparison.op != Op::le && comparison.op != Op::lt) return {};
+    auto form = affine_difference(comparison.in[rises ? 0 : 1], comparison.in[rises ? 1 : 0],
+                                  makers, program);
+    if (form && (comparison.op == Op::gt || comparison.op == Op::lt)) {
+        form->constant -= 1;
+        form->strict = true;
     }
+    return form;
 }
 
 std::optional<Affine> affine_form(const StripSource& source, const Makers& makers,
                                   const Program& program) {
-    return find(source, makers, program, kMaxDepth);
+    auto form = find(source, makers, program, kMaxDepth);
+    if (form && may_wrap(*form, source.dtype)) form->words = {*form};
+    return form;
 }
 
 }  // namespace tilewright::cpu

@@ -165,6 +165,11 @@ struct Affine {
     std::vector<Term> terms;
     std::int64_t constant = 0;
     std::int64_t row = 0, lane = 0;
+    /// Values of 32 bits that may wrap around, which the form does not: the two that it compares,
+    /// or the one that it stands for. With `strict`, the first has to be greater than the second,
+    /// and otherwise at least as great.
+    std::vector<Affine> words;
+    bool strict = false;
 };
 
 /// One operation of a strip chain.

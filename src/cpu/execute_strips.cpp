@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cpu/execute.h"
+#include "cpu/execute_affine.h"
 #include "cpu/execute_ranges.h"
 #include "ir/evaluate.h"
 
@@ -65,23 +66,6 @@ void fill(std::byte* data, std::int64_t count, int element, std::uint64_t bits) 
     }
 }
 
-/// The form at row and lane 0; where that does not fit 64 bits, a number of the same sign.
-std::int64_t base_of(const Frame& frame, const Affine& affine) {
-    constexpr double kMost = 0x1p62;
-    std::int64_t base = affine.constant;
-    double size = static_cast<double>(base);
-    for (const Affine::Term& term : affine.terms) {
-        const std::uint64_t bits = ir::read_element(term.dtype, frame.slots + term.slot);
-        const auto value = static_cast<std::int64_t>(bits);
-        // Unsigned: it may wrap around, and is then not returned.
-        base = static_cast<std::int64_t>(static_cast<std::uint64_t>(base) +
-                                         static_cast<std::uint64_t>(term.coefficient) *
-                                             static_cast<std::uint64_t>(value));
-        size += static_cast<double>(term.coefficient) * static_cast<double>(value);
-    }
-    return std::abs(size) < kMost ? base : static_cast<std::int64_t>(std::copysign(kMost, size));
-}
-
 /// Sets the form's immediates for one strip; true when the form is >= 0 on all of the strip.
 bool set_affine(Strip& strip, const Affine& affine, std::int64_t base) {
     strip.immediate[0] = static_cast<double>(base);
@@ -97,7 +81,9 @@ struct ResolvedOp {
     std::array<Resolved, 4> in;
     Resolved out, sum;
     StripFunction function;  ///< nullptr: another op does it, or a Store after the chain
-    std::int64_t base;       ///< of affine superinstructions
+    // Of affine superinstructions:
+    std::int64_t base;
+    const Frame* wraps;  ///< nullptr unless words may wrap around
     bool padded;
 };
 
@@ -132,6 +118,8 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
     }
     std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
     if (op.is_affine()) {
+        if (resolved.wraps != nullptr)
+            return run_wrapping(*resolved.wraps, op, strip, part.row, part.lane + skipped);
         const std::int64_t base =
             resolved.base + part.row * op.affine.row + (part.lane + skipped) * op.affine.lane;
         // In most strips nothing is masked; in place, there is then nothing to do.
@@ -193,8 +181,9 @@ bool prepare_fused(const Frame& frame, const Chain& chain, const FusedRun& run, 
         const Affine& form = run.forms[i];
         const std::int64_t base =
             base_of(frame, form) + part.row * form.row + part.lane * form.lane;
-        // Positions beyond 32 bits are left to the ops themselves.
-        if (!fits_32_bits(base, form, part)) return false;
+        // Positions beyond 32 bits, and words that wrap around, are left to the ops themselves.
+        if (!fits_32_bits(base, form, part) || !words_fit(frame, form, chain.rows, chain.lanes))
+            return false;
         call.affine[i] = {static_cast<std::int32_t>(base), static_cast<std::int32_t>(form.row),
                           static_cast<std::int32_t>(form.lane)};
     }
@@ -315,8 +304,9 @@ bool run_in_ranges(const Frame& frame, const Chain& chain, const FusedRun& run, 
     for (const auto& condition : run.conditions) {
         for (const FusedRun::RangeTest& test : condition) {
             bases[num_bases] = base_of(frame, test.form);
-            // Operands of i32 wrap around there, which forms do not.
-            if (!fits_32_bits(bases[num_bases++], test.form, part)) return false;
+            if (!fits_32_bits(bases[num_bases++], test.form, part) ||
+                !words_fit(frame, test.form, chain.rows, chain.lanes))
+                return false;
         }
     }
     RangeRows ranges(run, bases, part.lanes, kernels.lanes);
@@ -424,6 +414,8 @@ void run_alone(const Frame& frame, const Chain& chain, const StripOp& op) {
     }
     if (op.super != Super::none || op.scans()) {
         std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
+        if (op.is_affine() && !words_fit(frame, op.affine, chain.rows, chain.lanes))
+            return run_wrapping(frame, op, strip, 0, 0);
         if (op.is_affine() && set_affine(strip, op.affine, base_of(frame, op.affine)) &&
             op.super == Super::affine_select && strip.out == strip.in[0].data)
             return;
@@ -451,7 +443,11 @@ void execute(Frame& frame, const Chain& chain) {
         resolve_source(frame, op.out, ops[i].out);
         ops[i].function = op.function;
         ops[i].padded = op.padded;
-        if (op.is_affine()) ops[i].base = base_of(frame, op.affine);
+        if (op.is_affine()) {
+            ops[i].base = base_of(frame, op.affine);
+            const bool fit = words_fit(frame, op.affine, chain.rows, chain.lanes);
+            ops[i].wraps = fit ? nullptr : &frame;
+        }
         ops[i].sum.data = nullptr;
         if (op.sum.home != Home::none) resolve_source(frame, op.sum, ops[i].sum);
         if (op.kind == StripOp::Kind::reduce_lanes) {

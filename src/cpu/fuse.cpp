@@ -210,10 +210,9 @@ class Planner {
         if (in != DType::i32 && in != DType::i64) return {};
         if (op.out.dtype == DType::boolean) {
             if (op.op == Op::eq || op.op == Op::ne) {
-                const auto a = affine_form(op.in[0], uses_.makers(), program_);
-                const auto b = affine_form(op.in[1], uses_.makers(), program_);
-                if (!a || !b) return {};
-                return Absorbed{{op.op, DType::i64, DType::boolean}, combined(*a, *b, -1)};
+                const auto form = affine_difference(op.in[0], op.in[1], uses_.makers(), program_);
+                if (!form) return {};
+                return Absorbed{{op.op, DType::i64, DType::boolean}, *form};
             }
             const auto form = affine_condition(op, uses_.makers(), program_);
             if (!form) return {};

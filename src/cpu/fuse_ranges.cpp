@@ -63,10 +63,9 @@ class Finder {
             if (dtype != DType::i32 && dtype != DType::i64) return false;
         }
         if (op.op == Op::eq || op.op == Op::ne) {
-            const auto a = affine_form(op.in[0], uses_.makers(), program_);
-            const auto b = affine_form(op.in[1], uses_.makers(), program_);
-            if (!a || !b) return false;
-            tests.push_back({op.op, combined(*a, *b, -1)});
+            auto form = affine_difference(op.in[0], op.in[1], uses_.makers(), program_);
+            if (!form) return false;
+            tests.push_back({op.op, std::move(*form)});
             return true;
         }
         auto form = affine_condition(op, uses_.makers(), program_);
@@ -85,8 +84,7 @@ class Finder {
         if (!vector || source.offset != op.out.offset || !add_comparison(op, tests)) return false;
         Affine& form = tests.back().form;
         if (form.row != 0) return false;
-        form.row = form.lane * source.row_stride;
-        form.lane = form.lane * source.lane_stride;
+        form = along(std::move(form), source.row_stride, source.lane_stride);
         return true;
     }
 

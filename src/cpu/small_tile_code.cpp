@@ -33,26 +33,6 @@ std::optional<Opcode> arithmetic(Op op, DType dtype) {
     return extreme && dtype == DType::f32 ? std::nullopt : arithmetic_opcode(op, dtype);
 }
 
-/// The predicate of a comparison; -1: none.
-int predicate(Op op, bool floats) {
-    switch (op) {
-        case Op::eq:
-            return 0;
-        case Op::ne:
-            return 4;
-        case Op::lt:
-            return floats ? 0x11 : 1;
-        case Op::le:
-            return floats ? 0x12 : 2;
-        case Op::ge:
-            return floats ? 0x1D : 5;
-        case Op::gt:
-            return floats ? 0x1E : 6;
-        default:
-            return -1;
-    }
-}
-
 bool is_word(DType dtype) {
     return dtype == DType::f32 || dtype == DType::i32;
 }
@@ -389,14 +369,10 @@ class ChainCompiler {
         return op.op == Op::cast && op.in[0].dtype == DType::i32 && op.out.dtype == DType::f32;
     }
 
-    /// out = form >= 0 ? in[0] : value. Sums of few integers of 32 bits do not overflow 64, and
-    /// beyond 2^30 the tile's few elements do not change the sign.
-    bool affine_select(const StripOp& op) {
-        constexpr std::int64_t kMost = std::int64_t{1} << 30, kSteep = std::int64_t{1} << 20;
-        const Affine& form = op.affine;
-        if (op.in[0].dtype != DType::f32 || std::abs(form.row) > kSteep ||
-            std::abs(form.lane) > kSteep || std::abs(form.constant) > kMost)
-            return false;
+    /// rcx = the form at row and lane 0, of which words need the lower half alone; false if it has
+    /// terms that this code does not know.
+    bool load_base(const Affine& form) {
+        constexpr std::int64_t kSteep = std::int64_t{1} << 20;
         encoder_.load_constant(rcx, static_cast<std::uint64_t>(form.constant));
         for (const Affine::Term& term : form.terms) {
             if (term.dtype != DType::i32 || std::abs(term.coefficient) > kSteep) return false;
@@ -405,12 +381,40 @@ class ChainCompiler {
             encoder_.word(static_cast<std::int32_t>(term.coefficient));
             encoder_.fixed({0x48, 0x01, 0xC1});  // add rcx, rax
         }
+        return true;
+    }
+    /// to = the form in the lanes of vector v, from its base.
+    void add_steps(int to, int base, const Affine& form, std::int64_t v) {
+        std::array<std::int32_t, kVectorLanes> steps;
+        for (std::int64_t l = 0; l < kVectorLanes; ++l) {
+            steps[static_cast<std::size_t>(l)] =
+                static_cast<std::int32_t>(form.row * row_ + form.lane * (v * kVectorLanes + l));
+        }
+        encoder_.vector_memory(kAddWords, to, base, rdx, pool_.at(steps));
+    }
+
+    /// out = form >= 0 ? in[0] : value. Words that may wrap around are compared as such. Other sums
+    /// fit 64 bits, and beyond 2^30 the tile's few elements do not change the sign.
+    bool affine_select(const StripOp& op) {
+        constexpr std::int64_t kMost = std::int64_t{1} << 30, kSteep = std::int64_t{1} << 20;
+        const Affine& form = op.affine;
+        if (op.in[0].dtype != DType::f32 || std::abs(form.row) > kSteep ||
+            std::abs(form.lane) > kSteep || std::abs(form.constant) > kMost)
+            return false;
+        const int base = kScratch + 4, sign = kScratch + 3, otherwise = kScratch + 2,
+                  second_base = kScratch + 5, second = kScratch + 1;
+        const bool wraps = !form.words.empty();
+        if (wraps) {
+            if (!load_base(form.words[1])) return false;
+            encoder_.vector(kBroadcastWord, second_base, 0, rcx);
+        }
+        if (!load_base(wraps ? form.words[0] : form)) return false;
         for (const bool above : {true, false}) {
+            if (wraps) break;
             encoder_.load_constant(r8, static_cast<std::uint64_t>(above ? kMost : -kMost));
             encoder_.fixed({0x4C, 0x39, 0xC1});                       // cmp rcx, r8
             encoder_.fixed({0x49, 0x0F, above ? 0x4F : 0x4C, 0xC8});  // cmovg or cmovl rcx, r8
         }
-        const int base = kScratch + 4, sign = kScratch + 3, otherwise = kScratch + 2;
         encoder_.vector(kBroadcastWord, base, 0, rcx);
         const auto value = std::bit_cast<std::int32_t>(static_cast<float>(op.immediate[3]));
         encoder_.vector_memory(kLoad, otherwise, 0, rdx, pool_.splat(value));
@@ -418,13 +422,14 @@ class ChainCompiler {
         const int negative = take(free_masks_);
         if (failed_) return false;
         for (std::int64_t v = 0; v < vectors_; ++v) {
-            std::array<std::int32_t, kVectorLanes> steps;
-            for (std::int64_t l = 0; l < kVectorLanes; ++l) {
-                steps[static_cast<std::size_t>(l)] =
-                    static_cast<std::int32_t>(form.row * row_ + form.lane * (v * kVectorLanes + l));
+            add_steps(sign, base, wraps ? form.words[0] : form, v);
+            if (wraps) {
+                add_steps(second, second_base, form.words[1], v);
+                encoder_.vector(kCompareWords, negative, sign, second);
+                encoder_.immediate(predicate(form.strict ? Op::le : Op::lt, false));
+            } else {
+                encoder_.vector(kSigns, negative, 0, sign);
             }
-            encoder_.vector_memory(kAddWords, sign, base, rdx, pool_.at(steps));
-            encoder_.vector(kSigns, negative, 0, sign);
             encoder_.vector(kBlend, result.registers[static_cast<std::size_t>(v)], words(op, 0, v),
                             otherwise, negative);
         }

@@ -195,9 +195,7 @@ class Selector {
                             op.out.row_stride == 0 && op.out.lane_stride == 1;
         auto form = vector ? affine_condition(op, uses_.makers(), program_) : std::nullopt;
         if (!form || form->row != 0 || source.offset != op.out.offset) return false;
-        form->row = form->lane * source.row_stride;
-        form->lane = form->lane * source.lane_stride;
-        forms.push_back(*form);
+        forms.push_back(along(std::move(*form), source.row_stride, source.lane_stride));
         return true;
     }
 

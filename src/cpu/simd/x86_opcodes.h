@@ -42,4 +42,25 @@ inline std::optional<Opcode> arithmetic_opcode(ir::Op op, DType dtype) {
     }
 }
 
+/// The predicate of a comparison; -1: none.
+inline int predicate(ir::Op op, bool floats) {
+    using ir::Op;
+    switch (op) {
+        case Op::eq:
+            return 0;
+        case Op::ne:
+            return 4;
+        case Op::lt:
+            return floats ? 0x11 : 1;
+        case Op::le:
+            return floats ? 0x12 : 2;
+        case Op::ge:
+            return floats ? 0x1D : 5;
+        case Op::gt:
+            return floats ? 0x1E : 6;
+        default:
+            return -1;
+    }
+}
+
 }  // namespace tilewright::cpu::x86
