@@ -163,7 +163,6 @@ struct QueryBlocks {
 const QueryBlocks& query_blocks(int dim) {
     static const std::vector<QueryBlocks> rows = {
         {64, 128, 128, 128, 64, 2, {64, 128}},
-        {96, 64, 64, 64, 64, 2, {64}},
         {128, 80, 64, 64, 64, 2, {64, 80}},
         {192, 64, 64, 64, 64, 3},
         {256, 64, 64, 64, 64, 2},

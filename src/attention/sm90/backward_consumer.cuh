@@ -76,11 +76,11 @@ struct Consumer : Products {
         ready_ring.advance();
         ptx::mbarrier_wait(shared.grad_empty(warpgroup), grad_parity);
         grad_parity ^= 1;
-        const u32 target = shared.grad(warpgroup) + (warp * 32 + ptx::lane_index()) * 16;
+        const u32 target = shared.grad(warpgroup) + warp * kGradWarpBytes + ptx::lane_index() * 16;
         TW_UNROLL
         for (int i = 0; i < kGradColumns / 2; i += 4) {
             ptx::store_shared_128(
-                target + i / 4 * 2048,
+                target + i / 4 * kGradQuadBytes,
                 make_uint4(__float_as_uint(grad_query[i]), __float_as_uint(grad_query[i + 1]),
                            __float_as_uint(grad_query[i + 2]), __float_as_uint(grad_query[i + 3])));
         }

@@ -21,6 +21,16 @@ constexpr bool kGradTransposed = kBlockM != 64 * kWarpgroups;
 constexpr int kGradColumns = kMemory.grad_columns;  ///< columns of a part of 64 rows
 constexpr int kGradParts = kWarpgroups;
 constexpr u32 kGradBytes = kMemory.grad;  ///< bytes of one part in f32
+/// A part lies in the order of its registers. Rows of dQ^T past the last column of dQ belong to the
+/// last warps of a part, which come last and are left out: the bytes of a part that are added up.
+TW_DEVICE constexpr u32 grad_bytes(u32 part) {
+    const int rows = kGradTransposed ? kQueryDim - 64 * static_cast<int>(part) : 64;
+    const int warps = rows >= 64 ? 4 : rows > 0 ? (rows + 15) / 16 : 0;
+    return kGradBytes / 4 * warps;
+}
+/// Bytes from a warp's registers to the next warp's, and from four registers to the next four.
+constexpr u32 kGradWarpBytes = kGradTransposed ? kGradBytes / 4 : 512;
+constexpr u32 kGradQuadBytes = kGradTransposed ? 512 : 2048;
 static_assert(kBlockM % 16 == 0 &&
                   (kOver128 || !kGradTransposed || panels(kQueryDim) <= kGradParts),
               "dQ cannot be shared out");

@@ -271,6 +271,11 @@ struct Writer {
     /// `block` counts over all sequences of the head. Ordered sums are not cleared beforehand: the
     /// first tile stores instead of adding.
     TW_DEVICE void add(int head_row, int block, u32 predecessor, u32 rank) {
+        const u32 bytes = grad_bytes(warpgroup);
+        if (bytes == 0) {
+            ptx::mbarrier_arrive(shared.grad_empty(warpgroup));
+            return;
+        }
         const i64 chunk =
             (static_cast<i64>(head_row) * p.q_blocks + block) * kGradParts + warpgroup;
         float* const sums = p.grad_query_sums + chunk * (kGradBytes / 4);
@@ -279,9 +284,9 @@ struct Writer {
             }
         }
         if (kDeterministic && predecessor == 0) {
-            ptx::bulk_store(sums, shared.grad(warpgroup), kGradBytes);
+            ptx::bulk_store(sums, shared.grad(warpgroup), bytes);
         } else {
-            ptx::bulk_add_f32(sums, shared.grad(warpgroup), kGradBytes);
+            ptx::bulk_add_f32(sums, shared.grad(warpgroup), bytes);
         }
         ptx::bulk_commit();
         ptx::bulk_wait_read<0>();

@@ -128,10 +128,14 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
         }
         return;
     }
-    constexpr u32 kVectors = kGradParts * kGradBytes / 16;
-    float4* const sums =
-        reinterpret_cast<float4*>(p.grad_query_sums) + static_cast<i64>(blockIdx.x) * kVectors;
-    for (u32 i = threadIdx.x; i < kVectors; i += kRowThreads) sums[i] = make_float4(0, 0, 0, 0);
+    constexpr u32 kVectors = kGradBytes / 16;
+    for (u32 part = 0; part < kGradParts; ++part) {
+        float4* const sums = reinterpret_cast<float4*>(p.grad_query_sums) +
+                             (static_cast<i64>(blockIdx.x) * kGradParts + part) * kVectors;
+        for (u32 i = threadIdx.x; i < grad_bytes(part) / 16; i += kRowThreads) {
+            sums[i] = make_float4(0, 0, 0, 0);
+        }
+    }
 }
 
 /// One CTA per (batch, head, block of rows): dQ = scale * sums, from the order of accumulator
@@ -160,9 +164,9 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
             row = i / 4 / kColumnBlocks * 8 + 2 * quad_lane;
             next_row = row + 1;
             const int warp = column % 64 / 16, half = column / 8 % 2;
-            const float2* const source =
-                reinterpret_cast<const float2*>(sums + column / 64 * (kVectors / kGradParts) +
-                                                row / 8 * 128 + warp * 32 + quad_lane);
+            const float2* const source = reinterpret_cast<const float2*>(
+                sums + column / 64 * (kVectors / kGradParts) + warp * (kGradWarpBytes / 16) +
+                row / 8 * (kGradQuadBytes / 16) + quad_lane);
 #pragma unroll
             for (int g = 0; g < 8; ++g) {
                 const float2 v = summed ? source[8 * g + half] : make_float2(0, 0);
