@@ -5,9 +5,10 @@ usage: golden.py [--update] [--program build/tilewright] [--out FOLDER]
 
 The text of small programs (IR, bytecode, CUDA) is kept in full; for the others statistics.txt keeps
 what decides their speed: IR operations, bytecode instructions, and registers, spills and opcodes of
-the PTX. Nothing depends on the machine: bytecode is for the scalar kernels and two threads, PTX for
-the architectures below. The PTX needs the NVRTC that the file was made with; without it those lines
-are not compared, and the output says so. --update rewrites the files. --out writes the corpus to
+the PTX; and which lines of the scheduled form are CUDA text, which may only become fewer. Nothing
+depends on the machine: bytecode is for the scalar kernels and two threads, PTX for the
+architectures below. The PTX needs the NVRTC that the file was made with; without it those lines are
+not compared, and the output says so. --update rewrites the files. --out writes the corpus to
 another folder instead, for tools/kernel_diff.py. Exit status 0: equal.
 """
 
@@ -125,6 +126,20 @@ def opcodes(ptx):
             yield f"{found[1]}.{words[0]}" if found[1] in BY_PLACE and words[0] else found[1]
 
 
+def schedule_statistics(text):
+    """The lines of CUDA in a program of text, by the operation that they belong to."""
+    owner, operations, lines = "head", 0, []
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        if words[:1] == ["operation"]:
+            owner = words[2].removeprefix("@")
+        elif words[:1] == ["raw"]:
+            lines.append(owner)
+        elif re.match(r"(%\S+ = |[a-z_]+ )", line.strip()):
+            operations += 1
+    return f"{operations} operations, {len(lines)} lines of text: {counted(lines) or 'none'}"
+
+
 def ptx_statistics(text):
     resources, ptx = text.split("\n", 1)
     names = list(opcodes(ptx))
@@ -148,9 +163,14 @@ def statistics(program, version):
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for arguments, archs in PROGRAMS:
             forms = {"ir": ["--to", "ir"], "bytecode": ["--to", "bytecode"]}
+            forms["schedule"] = ["--to", "schedule", "--arch", "sm_80"]
             if version:
                 forms |= {arch: ["--to", "ptx", "--arch", arch] for arch in archs}
-            of = {"ir": ir_statistics, "bytecode": bytecode_statistics}
+            of = {
+                "ir": ir_statistics,
+                "bytecode": bytecode_statistics,
+                "schedule": schedule_statistics,
+            }
             title = " ".join(f'"{word}"' if " " in word else word for word in arguments)
             jobs[title] = {
                 label: pool.submit(

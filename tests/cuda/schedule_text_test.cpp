@@ -197,6 +197,56 @@ TEST(ScheduleText, TilesLieBesideEachOtherInRowsAndInSteps) {
     EXPECT_THAT(text, HasSubstr("load_vector(a_data + ((at0 * 2 + 1)), z);"));
 }
 
+constexpr const char* kElementwise =
+    "layout @pairs shape [2, 32] reg [32] lane [1, 2, 4, 8, 16] warp [0, 0]\n"
+    "layout @row shape [1, 32] reg [] lane [1, 2, 4, 8, 16] warp [0, 0]\n"
+    "operation of @mul\n"
+    "%n = program_id axis 0 : i64\n"
+    "%f = cast %n : f32\n"
+    "%x = registers text \"p; q\" : f32[2, 32] @pairs\n"
+    "%i = iota axis 0 : i32[32] @lanes\n"
+    "%z = cast %i : f32[32] @lanes\n"
+    "%u = expand_dims %z axis 0 : f32[1, 32] @row\n"
+    "%v = broadcast %u : f32[2, 32] @pairs\n"
+    "%s = exp2 %v approx : f32[2, 32] @pairs\n"
+    "%w = fma %x, %s, %f : bf16[2, 32] @pairs\n"
+    "%two = constant is 2 : f32\n"
+    "%d = mul %w, %two : f32[2, 32] @pairs\n"
+    "%l = relabel %z : f32[32] @lanes\n"
+    "%k = neg %l : f32[32] @lanes\n"
+    "%g = neg %f : f32\n"
+    "%a = declare : f32[32] @lanes\n"
+    "%b = declare %z : f32[32] @lanes\n"
+    "%h = cast %w : f32[2, 32] @pairs\n"
+    "%c = declare %h : f32[2, 32] @pairs\n"
+    "assign %a, %b, %c, %b, %a, %c\n"
+    "comment text \"end\"\n";
+
+TEST(ScheduleText, ElementwiseOperationsHaveAVariableForEachRegister) {
+    EXPECT_EQ(statements(kElementwise),
+              "    const int at0 = lane;\n"
+              "    const f32 f = ops::cast<f32>(program0);\n"
+              "    const f32 z = ops::cast<f32>(at0);\n"
+              // Registers with the same operands share a variable.
+              "    const f32 s_0 = ops::exp2_approx(z);\n"
+              "    const f32 w_0 = rounded(bf16{}, ops::fma(p, s_0, f));\n"
+              "    const f32 w_1 = rounded(bf16{}, ops::fma(q, s_0, f));\n"
+              "    const f32 d_0 = w_0 * 2.0f;\n"
+              "    const f32 d_1 = w_1 * 2.0f;\n"
+              "    const f32 k = -z;\n"
+              "    const f32 g = -f;\n"
+              "    f32 a;\n"
+              "    f32 b = z;\n"
+              "    f32 c_0 = w_0;\n"
+              "    f32 c_1 = w_1;\n"
+              // Each is read before it is assigned.
+              "    const f32 y0 = b;\n"
+              "    const f32 y1 = a;\n"
+              "    a = y0;\n"
+              "    b = y1;\n"
+              "    // end\n");
+}
+
 TEST(ScheduleText, ProgramsOfEveryPathAreReadBack) {
     for (const auto& one : testing_support::cuda_programs()) {
         SCOPED_TRACE(one.name);
@@ -244,6 +294,30 @@ TEST(ScheduleText, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
     };
     const auto change = [](const Breach& breach, std::string& text) {
         text.insert(text.find("  buffer"),
+                    "  layout @l3 shape [32] reg [] lane [1, 2, 4, 0, 0] warp [8, 16]\n");
+        apply(breach, text);
+    };
+    expect_all_broken(
+        breaches, [&](Level) { return program; }, change);
+}
+
+TEST(ScheduleText, RulesOfValuesAreCheckedInProgramsThatBreakThem) {
+    Program program = program_with(kElementwise);
+    const Breach breaches[] = {
+        {"V1", Level::split, "fma %x, %s", "fma %x, %z"},
+        {"V1", Level::split, "neg %f", "neg %x"},
+        {"V22", Level::split, "p; q", "p"},
+        {"V22", Level::split, "relabel %z : f32[32] @l1\n  %k = neg %l : f32[32] @l1",
+         "relabel %z : f32[32] @l3\n  %k = neg %l : f32[32] @l3"},
+        {"V24", Level::split, "expand_dims %z axis 0", "expand_dims %z axis 1"},
+        {"V24", Level::split, "broadcast %u", "broadcast %z"},
+        {"V25", Level::split, "declare %h", "declare %z"},
+        {"V25", Level::split, "assign %a, %b, %c, %b, %a", "assign %a, %b, %c, %b, %x"},
+        {"V25", Level::split, "assign %a", "assign %z"},
+        {"V25", Level::split, "assign %a, %b, %c", "assign %b, %c"},
+    };
+    const auto change = [](const Breach& breach, std::string& text) {
+        text.insert(text.find("  warps"),
                     "  layout @l3 shape [32] reg [] lane [1, 2, 4, 0, 0] warp [8, 16]\n");
         apply(breach, text);
     };

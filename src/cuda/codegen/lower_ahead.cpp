@@ -47,6 +47,21 @@ bool is_renewable(const Lowering& cx, Value value, int depth = 0) {
            });
 }
 
+/// A scalar of a loop in the iteration at `at`.
+schedule::Value recompute(Lowering& cx, Value value, const std::set<Value>& inside, Value induction,
+                          schedule::Value at) {
+    if (value == induction) return at;
+    const Instruction* made = cx.facts.definition(value);
+    if (inside.count(value) == 0 || !ir::is_elementwise(made->op)) return scalar_of(cx, value);
+    schedule::Instruction same = schedule::tile_instruction(cx.function, *made);
+    for (Value operand : made->operands) {
+        same.operands.push_back(recompute(cx, operand, inside, induction, at));
+    }
+    const std::string name = cx.fresh("n");
+    return cx.result_of(cx.append(std::move(same)), name, cx.scalar_layout(), cx.type(value).dtype)
+        .value;
+}
+
 }  // namespace
 
 void copy_to_shared(Lowering& cx, const Instruction& load, const SharedTile& tile,
@@ -180,7 +195,7 @@ void lower_staged(Lowering& cx, const Instruction& load) {
     cx.access_shared("writes", {tile.buffer});
     Names indices;
     for (Value operand : ir::access(load).indices) indices.push_back(index_text(cx, operand));
-    cx.line("// staged in shared memory, rows of {} bytes", tile.row_bytes);
+    cx.comment("staged in shared memory, rows of {} bytes", tile.row_bytes);
     copy_to_shared(cx, load, tile, indices);
     cx.append(schedule::Op::commit_copies);
     cx.access_shared("copies", {tile.buffer});
@@ -189,42 +204,22 @@ void lower_staged(Lowering& cx, const Instruction& load) {
 
 // ---- Values of a later iteration of a loop.
 
-std::string recompute(Lowering& cx, Value value, const std::set<Value>& inside, Value induction,
-                      const std::string& at) {
-    if (value == induction) return at;
-    const Instruction* made = cx.facts.definition(value);
-    if (inside.count(value) == 0 || !ir::is_elementwise(made->op)) {
-        if (made != nullptr && made->op == Op::program_id) {
-            return fmt::format("program{}", made->get<ir::AxisAttributes>().axis);
-        }
-        if (made != nullptr && made->op == Op::extent) {
-            return extent_text(cx, made->operands[0], made->get<ir::AxisAttributes>().axis);
-        }
-        return scalar_text(cx, value);
-    }
-    Names operands;
-    for (Value operand : made->operands) {
-        operands.push_back(recompute(cx, operand, inside, induction, at));
-    }
-    const std::string result = cx.fresh("n");
-    cx.line("const {} {} = {};", register_type(cx.type(value).dtype), result,
-            elementwise_text(cx, *made, operands));
-    return result;
+std::string index_in(Lowering& cx, Value index, const std::set<Value>& inside, Value induction,
+                     schedule::Value at) {
+    const std::string& text = cx.registers.of(recompute(cx, index, inside, induction, at)).front();
+    return cx.type(index).dtype == DType::i64 ? text : fmt::format("static_cast<i64>({})", text);
 }
 
 void prefetch(Lowering& cx, std::span<const Instruction* const> loads, const std::string& at) {
     const Instruction& loop = *cx.prefetched.at(loads.front()->result()).loop;
     const std::set<Value> inside = Analysis::values_inside(loop);
     cx.open(fmt::format("if ({} < {})", at, index_text(cx, loop.operands[1])));
+    const schedule::Value begin = cx.named(cx.scalar_layout(), DType::i64, {at}).value;
     for (const Instruction* load : loads) {
         const Prefetched& ahead = cx.prefetched.at(load->result());
         Names indices;
         for (Value operand : ir::access(*load).indices) {
-            const std::string text =
-                recompute(cx, operand, inside, loop.blocks[0].arguments[0], at);
-            indices.push_back(cx.type(operand).dtype == DType::i64
-                                  ? text
-                                  : fmt::format("static_cast<i64>({})", text));
+            indices.push_back(index_in(cx, operand, inside, loop.blocks[0].arguments[0], begin));
         }
         const Layout layout = cx.home(load->result());
         AccessText text = access_text(cx, *load, layout, &indices);

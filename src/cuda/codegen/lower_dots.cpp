@@ -47,7 +47,7 @@ std::optional<Names> register_words(Lowering& cx, const DotPlan& plan, const Dot
     for (std::size_t r = 0; r < how.source.size(); r += 2) {
         Names pair;
         for (std::size_t i = 0; i < 2; ++i) {
-            const std::string& element = held->names[how.source[r + i]];
+            const std::string& element = cx.names(*held)[how.source[r + i]];
             const std::int64_t k = plan.a.register_coordinates(static_cast<int>(r + i))[k_axis];
             pair.push_back(plan.a.has_phantoms(k_axis)
                                ? fmt::format("{} < {} ? {} : 0.0f",
@@ -135,7 +135,7 @@ void mma16(Lowering& cx, const Instruction& made, const DotPlan& plan, Names& c)
     }
     for (std::int64_t b : batches) {
         for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
-            cx.line("// k {}", k);
+            cx.comment("k {}", k);
             std::vector<Names> a;
             for (std::int64_t m : rows) {
                 Coordinates at{};
@@ -274,7 +274,7 @@ void mma_by_element(Lowering& cx, const Instruction& made, const DotPlan& plan, 
     };
     for (std::int64_t b : batches) {
         for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
-            cx.line("// k {}", k);
+            cx.comment("k {}", k);
             std::vector<Names> a, bs;
             const char* const word = tf32 ? "u32" : "f64";
             for (std::int64_t m : rows) {
@@ -446,14 +446,16 @@ void lower_dot(Lowering& cx, const Instruction& made) {
     const DotPlan& plan = cx.plan.dots.at(&made);
     const Value result = made.result();
     const DType dtype = cx.type(result).dtype;
-    const int registers = plan.accumulator.registers();
-    const Names init = made.operands.size() > 2
-                           ? elements_of(cx, made.operands[2], plan.accumulator)
-                           : Names(static_cast<std::size_t>(registers), literal(dtype, 0));
-    Names names = numbered(fmt::format("v{}", result.id), registers);
-    for (std::size_t r = 0; r < names.size(); ++r) {
-        cx.line("{} {} = {};", register_type(dtype), names[r], init[r]);
+    schedule::Value init;
+    if (made.operands.size() > 2) {
+        init = value_in(cx, made.operands[2], plan.accumulator);
+    } else {
+        schedule::Instruction& zero = cx.append(schedule::make(ir::Op::constant, {}));
+        zero.attributes.push_back(schedule::element_attribute(dtype, 0));
+        init = cx.result_of(zero, "", plan.accumulator, dtype).value;
     }
+    const Held sums = cx.declare(fmt::format("v{}", result.id), plan.accumulator, dtype, init);
+    Names names = cx.names(sums);
     switch (plan.unit) {
         case DotPlan::Unit::mma16:
             mma16(cx, made, plan, names);
@@ -473,7 +475,7 @@ void lower_dot(Lowering& cx, const Instruction& made) {
             cx.line("{0} = rounded({1}{{}}, {0});", each, storage_type(dtype));
         }
     }
-    cx.hold(result, plan.accumulator, names);
+    cx.hold(result, sums);
 }
 
 void hoist_fragments(Lowering& cx, const Instruction& loop) {
@@ -508,7 +510,7 @@ void hoist_fragments(Lowering& cx, const Instruction& loop) {
                     pieces.insert(at);
                 }
                 cx.access_shared("reads", {operand_tile(cx, plan, operand).buffer});
-                cx.line("// invariant operand into registers");
+                cx.comment("invariant operand into registers");
                 for (const Coordinates& at : pieces) {
                     for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
                         const std::string key = left_key(plan, operand, at, k);

@@ -52,7 +52,7 @@ void multiply_bytes(Lowering& cx, const ir::Instruction& made, const DotPlan& pl
     const auto tag = [](const SharedTile& tile) { return tile.dtype == DType::i8 ? "S8" : "U8"; };
     for (const std::int64_t b : batches) {
         for (std::int64_t k = 0; k < cover(plan.k).size(); k += plan.step) {
-            cx.line("// k {}", k);
+            cx.comment("k {}", k);
             std::vector<Names> a;
             for (const std::int64_t m : rows) {
                 if (!left.transposed) {

@@ -114,7 +114,8 @@ LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Tar
                     storage_type(dtype),
                     is_float(dtype) ? fmt::format("__longlong_as_double(bits{})", parameter.id)
                                     : fmt::format("bits{}", parameter.id));
-            cx.hold(parameter, cx.scalar_layout(), {name});
+            cx.hold(parameter, {cx.scalar_layout(), made.value});
+            cx.registers.define(schedule::make(schedule::Op::registers, {}, {made.value}));
             ++generated.num_scalars;
         }
     }

@@ -325,7 +325,8 @@ void lower_scan(Lowering& cx, const Instruction& made) {
         lines[at][along] = r;
     }
     const std::int64_t run = std::int64_t{1} << cover(layout.shape[axis]).bits;
-    Names names(elements.size());
+    const Held results = cx.variables(base, layout, dtype);
+    const Names names = cx.names(results);
     int count = 0;
     for (const auto& [rest, members] : lines) {
         const std::string l = fmt::format("{}_{}", base, count++);
@@ -407,13 +408,12 @@ void lower_scan(Lowering& cx, const Instruction& made) {
                 if (is_float(dtype) && size_of(dtype) <= 2) {
                     value = fmt::format("rounded({}{{}}, {})", storage_type(dtype), value);
                 }
-                names[r] = fmt::format("{}e{}", base, r);
                 cx.line("const {} {} = {};", value_type, names[r], value);
             }
             cx.line("{0}_carry = {1};", l, joined(l + "_carry", total));
         }
     }
-    cx.hold(made.result(), layout, names);
+    cx.hold(made.result(), results);
 }
 
 void lower_print(Lowering& cx, const Instruction& made) {

@@ -18,46 +18,24 @@ using ir::Instruction;
 using ir::Value;
 
 /// Variables for the carries of a loop, with their initial values.
-std::vector<Names> declare_carries(Lowering& cx, std::span<const Value> init,
-                                   std::span<const Value> arguments) {
-    std::vector<Names> carries;
+std::vector<Held> declare_carries(Lowering& cx, std::span<const Value> init,
+                                  std::span<const Value> arguments) {
+    std::vector<Held> carries;
     for (std::size_t i = 0; i < init.size(); ++i) {
         const Layout layout = cx.home(arguments[i]);
-        const Names from = elements_of(cx, init[i], layout);
-        carries.push_back(numbered(fmt::format("v{}", arguments[i].id), layout.registers()));
-        for (std::size_t r = 0; r < from.size(); ++r) {
-            cx.line("{} {} = {};", register_type(cx.type(arguments[i]).dtype), carries.back()[r],
-                    from[r]);
-        }
+        carries.push_back(cx.declare(fmt::format("v{}", arguments[i].id), layout,
+                                     cx.type(arguments[i]).dtype, value_in(cx, init[i], layout)));
     }
     return carries;
 }
 
-void assign_carries(Lowering& cx, std::span<const Value> targets, const std::vector<Names>& names,
+void assign_carries(Lowering& cx, std::span<const Value> targets, const std::vector<Held>& carries,
                     std::span<const Value> values) {
-    std::vector<Names> next;
-    std::set<std::string> assigned;
+    std::vector<schedule::Value> next;
     for (std::size_t i = 0; i < targets.size(); ++i) {
-        next.push_back(elements_of(cx, values[i], cx.home(targets[i])));
-        assigned.insert(names[i].begin(), names[i].end());
+        next.push_back(value_in(cx, values[i], cx.home(targets[i])));
     }
-    // A value that is itself a carry must be read before that carry is assigned. Where the text of
-    // an element is an expression, that is of constants, of what was loaded or of the thread.
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-        for (std::size_t r = 0; r < next[i].size(); ++r) {
-            std::string& value = next[i][r];
-            if (value == names[i][r]) continue;
-            if (assigned.count(value) == 0) continue;
-            const std::string copy = cx.fresh("y");
-            cx.line("const {} {} = {};", register_type(cx.type(targets[i]).dtype), copy, value);
-            value = copy;
-        }
-    }
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-        for (std::size_t r = 0; r < next[i].size(); ++r) {
-            if (next[i][r] != names[i][r]) cx.line("{} = {};", names[i][r], next[i][r]);
-        }
-    }
+    cx.assign(carries, next);
 }
 
 }  // namespace
@@ -70,9 +48,9 @@ void lower_for(Lowering& cx, const Instruction& made) {
                       high = index_text(cx, made.operands[1]),
                       step = index_text(cx, made.operands[2]);
     const bool marked = cx.target.mark_lines && made.location.line > 0;
-    cx.line("// {}for_loop over {} carries", marked ? fmt::format("@{} ", made.location.line) : "",
-            arguments.size());
-    const std::vector<Names> carries =
+    cx.comment("{}for_loop over {} carries", marked ? fmt::format("@{} ", made.location.line) : "",
+               arguments.size());
+    const std::vector<Held> carries =
         declare_carries(cx, std::span(made.operands).subspan(3), arguments);
     const auto deferred = cx.plan.sums.find(&made);
     const std::vector<const Instruction*> sums =
@@ -87,8 +65,8 @@ void lower_for(Lowering& cx, const Instruction& made) {
         for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
             if (from.unpack(from.lane[bit])[axis] != 0) others |= 1 << bit;
         }
-        cx.line("// v{} is summed between lanes after the loop", arguments[i].id);
-        for (const std::string& name : carries[i]) {
+        cx.comment("v{} is summed between lanes after the loop", arguments[i].id);
+        for (const std::string& name : cx.names(carries[i])) {
             cx.line("if ((lane & {}) != 0) {} = 0.0f;", others, name);
         }
     }
@@ -113,14 +91,12 @@ void lower_for(Lowering& cx, const Instruction& made) {
     const std::set<Value> inside = Analysis::values_inside(made);
     const std::string iv = fmt::format("v{}", induction.id), tag = cx.fresh("l");
     std::vector<SharedTile> tiles;
-    const auto copy_iteration = [&](const std::string& at, const std::string& slot) {
+    const auto copy_iteration = [&](const std::string& text, const std::string& slot) {
+        const schedule::Value at = cx.named(cx.scalar_layout(), DType::i64, {text}).value;
         for (std::size_t i = 0; i < streamed.size(); ++i) {
             Names indices;
             for (Value operand : ir::access(*streamed[i]).indices) {
-                const std::string text = recompute(cx, operand, inside, induction, at);
-                indices.push_back(cx.type(operand).dtype == DType::i64
-                                      ? text
-                                      : fmt::format("static_cast<i64>({})", text));
+                indices.push_back(index_in(cx, operand, inside, induction, at));
             }
             SharedTile tile = tiles[i];
             tile.offset += fmt::format(" + {} * {}u", slot, tile.rows() * tile.row_bytes);
@@ -138,7 +114,7 @@ void lower_for(Lowering& cx, const Instruction& made) {
         for (const SharedTile& tile : tiles) {
             written.with_symbol("writes", buffer_name(tile.buffer));
         }
-        cx.line("// the first {} of {} stages", stages - 1, stages);
+        cx.comment("the first {} of {} stages", stages - 1, stages);
         cx.line("i64 {}_next = {};", tag, low);
         for (int stage = 0; stage + 1 < stages; ++stage) {
             cx.open(fmt::format("if ({}_next < {})", tag, high));
@@ -179,9 +155,9 @@ void lower_for(Lowering& cx, const Instruction& made) {
                         positive ? "" : fmt::format(" && {} > 0", step), advance(iv)),
             schedule::Op::loop);
     cx.begin_operation(name(made.op));
-    cx.hold(induction, cx.scalar_layout(), {iv});
+    cx.hold(induction, cx.variables(iv, cx.scalar_layout(), DType::i64));
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-        cx.hold(arguments[i], cx.home(arguments[i]), carries[i]);
+        cx.hold(arguments[i], carries[i]);
     }
     const std::set<const Instruction*> outer = cx.streamed;
     if (!ahead.empty()) {
@@ -193,7 +169,7 @@ void lower_for(Lowering& cx, const Instruction& made) {
                 cx.line("const {} {} = {};", word, entry.now[i], entry.next[i]);
             }
         }
-        cx.line("// the next iteration's");
+        cx.comment("the next iteration's");
         prefetch(cx, ahead, after(iv));
     }
     if (!streamed.empty()) {
@@ -226,22 +202,22 @@ void lower_for(Lowering& cx, const Instruction& made) {
     cx.streamed = outer;
     if (!streamed.empty()) cx.append(schedule::Op::wait_copies).with("pending", 0);
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-        if (sums[i] != nullptr) join_lanes(cx, *sums[i], carries[i]);
-        cx.hold(made.results[i], cx.home(arguments[i]), carries[i]);
+        if (sums[i] != nullptr) join_lanes(cx, *sums[i], cx.names(carries[i]));
+        cx.hold(made.results[i], carries[i]);
     }
 }
 
 void lower_while(Lowering& cx, const Instruction& made) {
     const ir::Block &condition = made.blocks[0], &body = made.blocks[1];
-    cx.line("// while_loop");
-    const std::vector<Names> carries = declare_carries(cx, made.operands, body.arguments);
+    cx.comment("while_loop");
+    const std::vector<Held> carries = declare_carries(cx, made.operands, body.arguments);
     cx.settle_copies();
     hoist_fragments(cx, made);
     cx.open("while (true)", schedule::Op::loop);
     cx.begin_operation(name(made.op));
     for (std::size_t i = 0; i < carries.size(); ++i) {
-        cx.hold(condition.arguments[i], cx.home(body.arguments[i]), carries[i]);
-        cx.hold(body.arguments[i], cx.home(body.arguments[i]), carries[i]);
+        cx.hold(condition.arguments[i], carries[i]);
+        cx.hold(body.arguments[i], carries[i]);
     }
     lower_block(cx, condition);
     cx.settle_copies();
@@ -251,16 +227,16 @@ void lower_while(Lowering& cx, const Instruction& made) {
     assign_carries(cx, body.arguments, carries, body.terminator().operands);
     cx.close();
     for (std::size_t i = 0; i < carries.size(); ++i) {
-        cx.hold(made.results[i], cx.home(body.arguments[i]), carries[i]);
+        cx.hold(made.results[i], carries[i]);
     }
 }
 
 void lower_branch(Lowering& cx, const Instruction& made) {
-    cx.line("// if_else");
-    std::vector<Names> results;
+    cx.comment("if_else");
+    std::vector<Held> results;
     for (Value result : made.results) {
-        results.push_back(numbered(fmt::format("v{}", result.id), cx.home(result).registers()));
-        cx.line("{} {};", register_type(cx.type(result).dtype), fmt::join(results.back(), ", "));
+        results.push_back(
+            cx.declare(fmt::format("v{}", result.id), cx.home(result), cx.type(result).dtype));
     }
     cx.settle_copies();
     const std::string condition = scalar_text(cx, made.operands[0]);
@@ -277,7 +253,7 @@ void lower_branch(Lowering& cx, const Instruction& made) {
         cx.close();
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-        cx.hold(made.results[i], cx.home(made.results[i]), results[i]);
+        cx.hold(made.results[i], results[i]);
     }
 }
 

@@ -295,7 +295,9 @@ void lower_load(Lowering& cx, const Instruction& made) {
                      : elements_of(cx, access.other, layout);
     }
     const bool again = cx.plan.loads.repeated.count(result) != 0;
-    const Names names = numbered(again ? cx.fresh("v") : fmt::format("v{}", result.id), registers);
+    const std::string name =
+        again ? cx.fresh(fmt::format("v{}x", result.id).c_str()) : fmt::format("v{}", result.id);
+    const Names names = numbered(name, registers);
     // Elements are unpacked at their use: they take half the registers, and branches that load them
     // do not wait for memory one after the other.
     const auto hold_packed = [&](const Names& words) {
@@ -356,7 +358,7 @@ void lower_load(Lowering& cx, const Instruction& made) {
             cx.line("if ({}) load_vector({}, {});", inside, address, fmt::join(group, ", "));
         }
     }
-    cx.hold(result, layout, names);
+    cx.hold(result, cx.variables(name, layout, dtype));
 }
 
 Value before_rounding(const Lowering& cx, Value value) {
@@ -371,7 +373,7 @@ void lower_store(Lowering& cx, const Instruction& made) {
     const bool ordered = cx.plan.own_scratch.count(access.ref) == 0;
     const Held* known = ordered ? cx.find(source) : nullptr;
     Layout layout = known != nullptr ? known->layout : cx.home(source);
-    Names names = elements_of(cx, source, layout);
+    schedule::Value stored = value_in(cx, source, layout);
     int axis = -1;
     const int aligned = cx.facts.contiguous_vector(made, &axis);
     // Fragments of narrow elements would be stored in pieces of a few bytes.
@@ -383,10 +385,11 @@ void lower_store(Lowering& cx, const Instruction& made) {
             if (a != axis) order.push_back(a);
         }
         const Layout rows = blocked(layout.shape, cx.warps, aligned, order);
-        names = convert(cx, {layout, names}, rows, dtype).names;
+        stored = convert(cx, {layout, stored}, rows, dtype).value;
         layout = rows;
     }
     cx.access_global(access.ref, true);
+    const Names& names = cx.registers.of(stored);
     AccessText text = access_text(cx, made, layout);
     if (!distinct_targets(made)) {
         text.inside = text.beside = last_writers(cx, layout, text, text.inside);
@@ -419,7 +422,8 @@ void lower_atomic(Lowering& cx, const Instruction& made) {
     cx.access_global(access.ref, true);
     const AccessText text = access_text(cx, made, layout);
     const std::string own = owner(layout);
-    const Names names = numbered(fmt::format("v{}", result.id), layout.registers());
+    const Held held = cx.variables(fmt::format("v{}", result.id), layout, dtype);
+    const Names& names = cx.names(held);
     Names declarations;
     for (const std::string& each : names) declarations.push_back(each + " = {}");
     cx.line("{} {};", register_type(dtype), fmt::join(declarations, ", "));
@@ -441,7 +445,7 @@ void lower_atomic(Lowering& cx, const Instruction& made) {
     }
     if (!open_condition.empty()) cx.close();
     if (own.empty() || cx.facts.users(result).empty()) {
-        cx.hold(result, layout, names);
+        cx.hold(result, held);
         return;
     }
     // The owners of the elements pass the results to the threads that hold copies.
@@ -451,7 +455,7 @@ void lower_atomic(Lowering& cx, const Instruction& made) {
         place.extents.push_back(cover(extent).size());
         size *= cover(extent).size();
     }
-    cx.hold(result, through_shared(cx, {{layout, names}}, place, layout, place, size, dtype));
+    cx.hold(result, through_shared(cx, {held}, place, layout, place, size, dtype));
 }
 
 }  // namespace tilewright::cuda

@@ -44,7 +44,7 @@ void comment(Lowering& cx, const Instruction& made) {
         renamed += number < order.size() ? fmt::format("{}", order[number].id) : "?";
     }
     const bool marked = cx.target.mark_lines && made.location.line > 0;
-    cx.line("// {}{}", marked ? fmt::format("@{} ", made.location.line) : "", renamed);
+    cx.comment("{}{}", marked ? fmt::format("@{} ", made.location.line) : "", renamed);
 }
 
 void lower_operation(Lowering& cx, const Instruction& made) {
@@ -55,22 +55,13 @@ void lower_operation(Lowering& cx, const Instruction& made) {
     }
     switch (made.op) {
         case Op::program_id:
-            cx.hold(made.result(), cx.scalar_layout(),
-                    {fmt::format("program{}", made.get<ir::AxisAttributes>().axis)});
-            return;
-        case Op::num_programs: {
-            const int axis = made.get<ir::AxisAttributes>().axis;
-            const std::int64_t extent = cx.function.grid[axis];
-            cx.hold(
-                made.result(), cx.scalar_layout(),
-                {extent == ir::kDynamic ? fmt::format("grid{}", axis)
-                                        : literal(DType::i64, static_cast<std::uint64_t>(extent))});
-            return;
+        case Op::num_programs:
+        case Op::extent: {
+            schedule::Instruction& same = cx.append(schedule::tile_instruction(cx.function, made));
+            if (made.op == Op::extent) same.with_symbol("of", ref_name(cx, made.operands[0]));
+            return cx.hold(made.result(), cx.result_of(same, "", cx.scalar_layout(),
+                                                       cx.type(made.result()).dtype));
         }
-        case Op::extent:
-            cx.hold(made.result(), cx.scalar_layout(),
-                    {extent_text(cx, made.operands[0], made.get<ir::AxisAttributes>().axis)});
-            return;
         case Op::load:
             if (cx.plan.loads.repeated.count(made.result()) != 0) return;  // lowered at its uses
             return lower_load(cx, made);
@@ -114,7 +105,7 @@ void lower_operation(Lowering& cx, const Instruction& made) {
             break;
     }
     const Layout layout = cx.home(made.result());
-    cx.hold(made.result(), layout, lower_elementwise(cx, made, layout, made.result()));
+    cx.hold(made.result(), lower_elementwise(cx, made, layout));
 }
 
 }  // namespace
@@ -138,48 +129,23 @@ void lower_block(Lowering& cx, const ir::Block& block) {
     cx.buffers_for = outer_buffers_for;
 }
 
-Names lower_elementwise(Lowering& cx, const Instruction& made, const Layout& layout, Value result) {
+Held lower_elementwise(Lowering& cx, const Instruction& made, const Layout& layout) {
+    const Value result = made.result();
     const DType out = cx.type(result).dtype;
-    if (made.op == Op::cast && register_type(out) == "f32" &&
-        register_type(cx.type(made.operands[0]).dtype) == "f32" && out == DType::f32) {
-        return elements_of(cx, made.operands[0], layout);
-    }
-    std::vector<Names> operands;
+    schedule::Instruction same = schedule::tile_instruction(cx.function, made);
     for (Value operand : made.operands) {
-        const ir::Type& operand_type = cx.type(operand);
-        if (operand_type.is_scalar() && layout.shape.rank() != 0) {
-            operands.push_back(
-                Names(static_cast<std::size_t>(layout.registers()), scalar_text(cx, operand)));
-        } else {
-            operands.push_back(elements_of(cx, operand, layout));
-        }
+        same.operands.push_back(cx.type(operand).is_scalar() ? scalar_of(cx, operand)
+                                                             : value_in(cx, operand, layout));
+    }
+    if (out == DType::f32 && made.op == Op::cast &&
+        register_type(cx.type(made.operands[0]).dtype) == "f32") {
+        return cx.result_of(cx.append(std::move(same)), "", layout, out);  // needs no variable
     }
     const bool again = cx.facts.is_lazy(made) || cx.forgotten.count(result) != 0;
     if (again) comment(cx, made);
-    const std::string base =
+    const std::string name =
         again ? cx.fresh(fmt::format("v{}x", result.id).c_str()) : fmt::format("v{}", result.id);
-    const Names names = numbered(base, layout.registers());
-    const bool computed_narrow = is_rounded(made.op, out);
-    // Registers with equal operands (broadcasts) share one name.
-    std::map<std::string, std::string> seen;
-    Names result_names;
-    for (std::size_t r = 0; r < names.size(); ++r) {
-        Names elements;
-        for (const Names& operand : operands) elements.push_back(operand[r]);
-        std::string text = elementwise_text(cx, made, elements);
-        if (computed_narrow) text = fmt::format("rounded({}{{}}, {})", storage_type(out), text);
-        const auto [entry, inserted] = seen.try_emplace(text, names[r]);
-        if (inserted) cx.line("const {} {} = {};", register_type(out), names[r], text);
-        result_names.push_back(entry->second);
-    }
-    return result_names;
-}
-
-std::string elementwise_text(const Lowering& cx, const Instruction& made, const Names& x) {
-    const DType in = cx.type(made.operands[made.op == Op::select ? 1 : 0]).dtype;
-    const auto* math = std::get_if<ir::MathAttributes>(&made.attributes);
-    return cuda::element_text(made.op, math != nullptr && math->approx, in,
-                              cx.type(made.result()).dtype, x);
+    return cx.result_of(cx.append(std::move(same)), name, layout, out);
 }
 
 }  // namespace tilewright::cuda

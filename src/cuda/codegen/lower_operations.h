@@ -6,10 +6,7 @@
 namespace tilewright::cuda {
 
 void lower_block(Lowering& cx, const ir::Block& block);
-/// The elements of the result in a layout.
-Names lower_elementwise(Lowering& cx, const ir::Instruction& made, const Layout& layout,
-                        ir::Value result);
-/// Of one element, from the text of its operands.
-std::string elementwise_text(const Lowering& cx, const ir::Instruction& made, const Names& x);
+/// The result in a layout.
+Held lower_elementwise(Lowering& cx, const ir::Instruction& made, const Layout& layout);
 
 }  // namespace tilewright::cuda

@@ -58,10 +58,14 @@ Held through_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlac
         if (place.guarded) made.flag("guarded");
     };
     std::vector<schedule::Value> values;
-    for (const Held& part : parts) values.push_back(cx.value_of(part, dtype));
+    for (const Held& part : parts) values.push_back(part.value);
     schedule::Instruction& write = cx.append(schedule::Op::write_tile);
     write.operands = std::move(values);
     add_place(write.with_symbol("writes", buffer_name(id)), written);
+    const bool rounds = std::any_of(parts.begin(), parts.end(), [&](const Held& part) {
+        return cx.program.type(part.value).type.dtype != dtype;
+    });
+    if (rounds) write.with_symbol("dtype", std::string(name(dtype)));
     schedule::Instruction& made = cx.append(schedule::Op::read_tile);
     add_place(made.with_symbol("reads", buffer_name(id)), read);
     return cx.result_of(made, cx.fresh("m"), to, dtype);
@@ -91,7 +95,7 @@ SharedTile shared_copy(Lowering& cx, Value value, DType dtype, bool swizzle) {
     const int last = layout.shape.rank() - 1, bytes = size_of(dtype);
     const int vector = std::min(vector_length(layout, last), 16 / bytes);
     cx.access_shared("writes", {tile.buffer});
-    cx.line("// operand into shared memory, rows of {} bytes", tile.row_bytes);
+    cx.comment("operand into shared memory, rows of {} bytes", tile.row_bytes);
     const std::string own = owner(layout);
     for (int r = 0; r < layout.registers(); r += vector) {
         const Coordinates at = layout.register_coordinates(r);

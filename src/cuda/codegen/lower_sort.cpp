@@ -90,7 +90,8 @@ void lower_sort(Lowering& cx, const Instruction& made) {
     for (const Instruction* each : wanted) {
         const Value result = each->result();
         const Layout to = cx.home(result);
-        const Names names = numbered(fmt::format("v{}", result.id), to.registers());
+        const Held sorted = cx.variables(fmt::format("v{}", result.id), to, cx.type(result).dtype);
+        const Names& names = cx.names(sorted);
         const std::string value_type = register_type(cx.type(result).dtype);
         for (int r = 0; r < to.registers(); ++r) {
             const std::string at = fmt::format("{}[{}]", base, index(to, r));
@@ -99,7 +100,7 @@ void lower_sort(Lowering& cx, const Instruction& made) {
                                             : fmt::format("sorting::element_of<{}, {}>({})",
                                                           value_type, how.descending, at));
         }
-        cx.hold(result, to, names);
+        cx.hold(result, sorted);
     }
 }
 

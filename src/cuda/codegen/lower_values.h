@@ -9,10 +9,14 @@ namespace tilewright::cuda {
 std::string scalar_text(Lowering& cx, ir::Value value);
 /// An integer scalar as i64 text.
 std::string index_text(Lowering& cx, ir::Value value);
-/// The elements of a value in a layout, written or converted where necessary.
-Names elements_of(Lowering& cx, ir::Value value, const Layout& layout);
+/// A value in a layout, computed or converted where necessary.
+schedule::Value value_in(Lowering& cx, ir::Value value, const Layout& layout);
+schedule::Value scalar_of(Lowering& cx, ir::Value value);
+/// The text of its elements.
+const Names& elements_of(Lowering& cx, ir::Value value, const Layout& layout);
 /// A value in the layout that it is held in, or in its home layout.
 Held held_anywhere(Lowering& cx, ir::Value value);
+/// Through shared memory as elements of `dtype`, to which they are rounded.
 Held convert(Lowering& cx, const Held& from, const Layout& to, DType dtype);
 
 }  // namespace tilewright::cuda

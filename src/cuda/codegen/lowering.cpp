@@ -13,7 +13,8 @@ Lowering::Lowering(const KernelFacts& kernel_facts, const Plan& kernel_plan,
       facts(kernel_facts),
       plan(kernel_plan),
       warps(kernel_facts.warps()),
-      workspace(in_workspace) {
+      workspace(in_workspace),
+      registers(program, positions, warps) {
     program.name = function.name;
     program.arch = target.arch;
     program.level = schedule::Level::split;
@@ -78,21 +79,39 @@ void Lowering::hold(ir::Value value, Held held) {
     scopes.back().held[value].push_back(std::move(held));
 }
 
-schedule::Value Lowering::value_of(const Held& held, DType dtype) {
-    if (held.value) return held.value;
-    const schedule::Value value = program.add({false, {dtype, held.layout.shape}, held.layout});
-    append(schedule::Op::registers)
-        .with_text("text", fmt::format("{}", fmt::join(held.names, schedule::kBetweenRegisters)))
-        .results = {value};
-    return value;
+Held Lowering::named(const Layout& layout, DType dtype, const Names& names) {
+    schedule::Instruction& made =
+        append(schedule::Op::registers)
+            .with_text("text", fmt::format("{}", fmt::join(names, schedule::kBetweenRegisters)));
+    return result_of(made, "", layout, dtype);
+}
+
+Held Lowering::variables(const std::string& name, const Layout& layout, DType dtype) {
+    return result_of(append(schedule::Op::registers), name, layout, dtype);
+}
+
+Held Lowering::declare(const std::string& name, const Layout& layout, DType dtype,
+                       schedule::Value init) {
+    schedule::Instruction& made = append(schedule::Op::declare);
+    if (init) made.operands = {init};
+    return result_of(made, name, layout, dtype);
+}
+
+void Lowering::assign(std::span<const Held> variables, std::span<const schedule::Value> values) {
+    if (variables.empty()) return;
+    schedule::Instruction& made = append(schedule::Op::assign);
+    for (const Held& variable : variables) made.operands.push_back(variable.value);
+    made.operands.insert(made.operands.end(), values.begin(), values.end());
 }
 
 Held Lowering::result_of(schedule::Instruction& made, std::string name, const Layout& layout,
                          DType dtype) {
-    const schedule::Value value =
-        program.add({false, {dtype, layout.shape}, layout}, std::move(name));
+    schedule::ValueType type{false, {dtype, layout.shape}, {}};
+    if (layout.shape.rank() > 0) type.layout = layout;
+    const schedule::Value value = program.add(std::move(type), std::move(name));
     made.results = {value};
-    return {layout, numbered(program.value_name(value), layout.registers()), value};
+    registers.define(made);
+    return {layout, value};
 }
 
 // ---- Memory.

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,14 +21,14 @@
 #include "cuda/codegen/plan.h"
 #include "cuda/codegen/positions.h"
 #include "cuda/schedule/program.h"
+#include "cuda/schedule/register_names.h"
 
 namespace tilewright::cuda {
 
-/// A tile in registers: the text of each register's element.
+/// A tile in registers.
 struct Held {
     Layout layout;
-    Names names;
-    schedule::Value value = {};  ///< of the program; none where only statements as text name it
+    schedule::Value value;
 };
 
 /// A tile in shared memory, in rows along the last axis, swizzled in groups of `group` bytes.
@@ -84,13 +85,22 @@ struct Lowering {
     schedule::Program program;
     std::vector<schedule::Block*> blocks;  ///< being written, outermost first
     Positions positions;
+    schedule::RegisterNames registers;
     std::string buffers_for = "scratch";  ///< the use of buffers that are added now
     int counter = 0;
 
     schedule::Instruction& append(schedule::Op op);
+    schedule::Instruction& append(schedule::Instruction made) {
+        return blocks.back()->body.emplace_back(std::move(made));
+    }
     template <typename... Args>
     void line(fmt::format_string<Args...> format, Args&&... args) {
         append(schedule::Op::raw)
+            .with_text("text", fmt::format(format, std::forward<Args>(args)...));
+    }
+    template <typename... Args>
+    void comment(fmt::format_string<Args...> format, Args&&... args) {
+        append(schedule::Op::comment)
             .with_text("text", fmt::format(format, std::forward<Args>(args)...));
     }
     /// "head {" and a scope of names; loops and branches run it any number of times.
@@ -117,12 +127,21 @@ struct Lowering {
     const Held* find(ir::Value value) const;
     const Held* find(ir::Value value, const Layout& layout) const;
     void hold(ir::Value value, Held held);
-    void hold(ir::Value value, Layout layout, Names names) {
-        hold(value, Held{std::move(layout), std::move(names)});
+    void hold(ir::Value value, const Layout& layout, const Names& names) {
+        hold(value, named(layout, type(value).dtype, names));
     }
-    /// The program's value of a tile in registers.
-    schedule::Value value_of(const Held& held, DType dtype);
-    /// The result of an operation that has just been appended.
+    const Names& names(const Held& held) const { return registers.of(held.value); }
+    /// A tile whose elements statements as text have written, or that are text themselves.
+    Held named(const Layout& layout, DType dtype, const Names& names);
+    /// The same in variables that have the name and a number.
+    Held variables(const std::string& name, const Layout& layout, DType dtype);
+    /// Variables with the elements of a value, or undefined ones.
+    Held declare(const std::string& name, const Layout& layout, DType dtype,
+                 schedule::Value init = {});
+    /// All at once.
+    void assign(std::span<const Held> variables, std::span<const schedule::Value> values);
+    /// The result of an operation that has just been appended; without a name where it needs no
+    /// variable.
     Held result_of(schedule::Instruction& made, std::string name, const Layout& layout,
                    DType dtype);
     /// Coordinate of a thread along an axis, and of one of its registers.

@@ -85,64 +85,16 @@ class Lowering {
 
     void instruction(const ir::Instruction& made, Block& to) {
         if (ir::is_access(made.op)) return access(made, to);
-        Instruction same;
-        same.tile = made.op;
-        same.line = made.location.line;
+        Instruction same = tile_instruction(f_, made);
         if (made.op == ir::Op::extent) {
             same.with_symbol("of", ref_names_.at(made.operands[0]));
         } else {
             same.operands = operands(made);
         }
-        switch (made.op) {
-            case ir::Op::constant: {
-                const auto bits = made.get<ir::ConstantAttributes>().bits;
-                same.attributes.push_back({"is",
-                                           Attribute::Kind::element,
-                                           {static_cast<std::int64_t>(bits)},
-                                           ir::print_element(f_.type(made.result()).dtype, bits)});
-                break;
-            }
-            case ir::Op::iota:
-                same.with("axis", made.get<ir::AxisAttributes>().axis);
-                break;
-            case ir::Op::reduce: {
-                const auto& reduce = made.get<ir::ReduceAttributes>();
-                same.flag(std::string(ir::name(reduce.kind))).with("axis", reduce.axis);
-                break;
-            }
-            case ir::Op::program_id:
-            case ir::Op::num_programs:
-            case ir::Op::extent:
-            case ir::Op::expand_dims:
-                same.with("axis", made.get<ir::AxisAttributes>().axis);
-                break;
-            case ir::Op::transpose: {
-                const auto& order = made.get<ir::PermutationAttributes>().permutation;
-                same.with("permutation", std::vector<std::int64_t>(order.begin(), order.end()));
-                break;
-            }
-            case ir::Op::dot: {
-                const auto& dot = made.get<ir::DotAttributes>();
-                if (dot.transpose_a) same.flag("transpose_a");
-                if (dot.transpose_b) same.flag("transpose_b");
-                if (dot.precision == ir::Precision::tf32) same.flag("tf32");
-                break;
-            }
-            case ir::Op::reshape:
-                reshape(made, same);
-                break;
-            case ir::Op::broadcast:
-            case ir::Op::for_loop:
-            case ir::Op::yield:
-                break;
-            default:
-                if (!is_pointwise(made.op)) {
-                    throw Refused(fmt::format("it has the operation `{}`", ir::name(made.op)));
-                }
-                if (const auto* math = std::get_if<ir::MathAttributes>(&made.attributes);
-                    math != nullptr && math->approx) {
-                    same.flag("approx");
-                }
+        if (made.op == ir::Op::reshape) {
+            reshape(made, same);
+        } else if (!is_known(made.op)) {
+            throw Refused(fmt::format("it has the operation `{}`", ir::name(made.op)));
         }
         for (const ir::Block& inner : made.blocks) {
             same.blocks.emplace_back();
@@ -153,6 +105,26 @@ class Lowering {
         }
         for (ir::Value result : made.results) same.results.push_back(define(result));
         to.body.push_back(std::move(same));
+    }
+
+    static bool is_known(ir::Op op) {
+        switch (op) {
+            case ir::Op::constant:
+            case ir::Op::iota:
+            case ir::Op::reduce:
+            case ir::Op::program_id:
+            case ir::Op::num_programs:
+            case ir::Op::extent:
+            case ir::Op::expand_dims:
+            case ir::Op::transpose:
+            case ir::Op::dot:
+            case ir::Op::broadcast:
+            case ir::Op::for_loop:
+            case ir::Op::yield:
+                return true;
+            default:
+                return is_pointwise(op);
+        }
     }
 
     /// A reshape that inserts an axis of extent 1.

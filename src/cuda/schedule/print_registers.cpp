@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <span>
+#include <unordered_set>
 
 #include "cuda/codegen/element_text.h"
 #include "cuda/schedule/thread_printer.h"
@@ -16,18 +17,59 @@ std::string joined(const Names& names, int first, int count) {
 
 }  // namespace
 
-const Names& ThreadPrinter::name(Value value) {
-    return registers_[value.id] = numbered(p_.value_name(value), layout(value).registers());
+void ThreadPrinter::elementwise(const Instruction& made) {
+    const Value result = made.result();
+    const DType in = dtype(made.operands[made.tile == ir::Op::select ? 1 : 0]), out = dtype(result);
+    const bool approx = made.has("approx"), rounds = is_rounded(made.tile, out);
+    const std::string type = register_type(out), storage = storage_type(out);
+    const Names& names = registers(result);
+    Names x(made.operands.size());
+    for (std::size_t r = 0; r < names.size(); ++r) {
+        if (!names_.is_computed(result, static_cast<int>(r))) continue;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const Names& operand = registers(made.operands[i]);
+            x[i] = operand[p_.is_tile(made.operands[i]) ? r : 0];
+        }
+        const std::string text = element_text(made.tile, approx, in, out, x);
+        if (rounds) {
+            line("const {} {} = rounded({}{{}}, {});", type, names[r], storage, text);
+        } else {
+            line("const {} {} = {};", type, names[r], text);
+        }
+    }
 }
 
-void ThreadPrinter::listed(const Instruction& made) {
-    Names& names = registers_[made.result().id];
-    std::string_view rest = made.symbol("text");
-    for (std::size_t end = 0; end != std::string_view::npos;) {
-        end = rest.find(kBetweenRegisters);
-        names.emplace_back(rest.substr(0, end));
-        if (end != std::string_view::npos) rest.remove_prefix(end + kBetweenRegisters.size());
+void ThreadPrinter::declare(const Instruction& made) {
+    const std::string type = register_type(dtype(made.result()));
+    const Names& names = registers(made.result());
+    if (made.operands.empty()) return line("{} {};", type, fmt::join(names, ", "));
+    const Names& from = registers(made.operands[0]);
+    for (std::size_t r = 0; r < names.size(); ++r) line("{} {} = {};", type, names[r], from[r]);
+}
+
+void ThreadPrinter::assign(const Instruction& made) {
+    const std::size_t count = made.operands.size() / 2;
+    std::unordered_set<std::string> assigned;
+    for (std::size_t i = 0; i < count; ++i) {
+        const Names& names = registers(made.operands[i]);
+        assigned.insert(names.begin(), names.end());
     }
+    // An element that is itself a variable of these is read before that is assigned. Where the text
+    // of an element is an expression, that is of constants, of what was loaded or of the thread.
+    std::vector<std::pair<const std::string*, std::string>> moves;
+    for (std::size_t i = 0; i < count; ++i) {
+        const Names &names = registers(made.operands[i]),
+                    &from = registers(made.operands[count + i]);
+        const std::string type = register_type(dtype(made.operands[i]));
+        for (std::size_t r = 0; r < names.size(); ++r) {
+            if (from[r] == names[r]) continue;
+            moves.emplace_back(&names[r], from[r]);
+            if (!assigned.contains(from[r])) continue;
+            moves.back().second = fmt::format("y{}", copies_++);
+            line("const {} {} = {};", type, moves.back().second, from[r]);
+        }
+    }
+    for (const auto& [name, value] : moves) line("{} = {};", *name, value);
 }
 
 void ThreadPrinter::shuffle(const Instruction& made) {
@@ -47,7 +89,7 @@ void ThreadPrinter::shuffle(const Instruction& made) {
     if (choose) line("const bool {}_odd = __popc(lane & {}) & 1;", base, how.select_lanes);
     const std::string type = register_type(dtype(result));
     const bool small = size_of(dtype(result)) < 4 && !is_float(dtype(result));
-    const Names& names = name(result);
+    const Names& names = registers(result);
     const Names& elements = registers(source);
     for (std::size_t r = 0; r < names.size(); ++r) {
         const auto shuffled = [&](int at) {
@@ -102,7 +144,7 @@ std::string ThreadPrinter::place(const Instruction& made, const Layout& of, int 
 
 void ThreadPrinter::write_tile(const Instruction& made) {
     const std::string& buffer = made.symbol("writes");
-    const std::string storage = storage_type(dtype(made.operands[0]));
+    const std::string storage = storage_type(dtype_in_memory(p_, made, made.operands[0]));
     const std::string base = pointer(buffer);
     const int vector = static_cast<int>(made.number("vector", 1));
     line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, storage, buffer);
@@ -124,7 +166,7 @@ void ThreadPrinter::read_tile(const Instruction& made) {
     const Layout& to = layout(result);
     const std::string base = pointer(made.symbol("reads")), type = register_type(dtype(result));
     const int vector = static_cast<int>(made.number("vector", 1));
-    const Names& names = name(result);
+    const Names& names = registers(result);
     for (int r = 0; r < to.registers(); r += vector) {
         const std::string inside = made.has("guarded") ? positions_.inside(to, r) : "";
         const std::string group = joined(names, r, vector);

@@ -20,14 +20,22 @@ MmaStep mma_step(const Instruction& made) {
 }  // namespace
 
 void ThreadPrinter::instruction(const Instruction& made) {
+    if (!made.results.empty()) names_.define(made);
     switch (made.op) {
+        case Op::tile:
+            if (is_pointwise(made.tile) && !is_free_cast(p_, made)) elementwise(made);
+            return;
+        case Op::comment:
+            return line("// {}", made.symbol("text"));
         case Op::raw:
             return line("{}", made.symbol("text"));
         case Op::position:
             return positions_.add(
                 {made.symbol("called"), made.symbol("text"), made.has("address")});
-        case Op::registers:
-            return listed(made);
+        case Op::declare:
+            return declare(made);
+        case Op::assign:
+            return assign(made);
         case Op::shuffle:
             return shuffle(made);
         case Op::write_tile:
@@ -46,6 +54,8 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return line("ptx::cp_async_commit();");
         case Op::wait_copies:
             return line("ptx::cp_async_wait<{}>();", made.number("pending"));
+        case Op::registers:
+        case Op::relabel:
         case Op::operation:
         case Op::access:
             return;

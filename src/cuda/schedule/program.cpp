@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ir/print.h"
 #include "support/check.h"
 
 namespace tilewright::cuda::schedule {
@@ -45,8 +46,12 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "group_sync",
                                                         "all_sync",
                                                         "raw",
+                                                        "comment",
                                                         "position",
                                                         "registers",
+                                                        "declare",
+                                                        "assign",
+                                                        "relabel",
                                                         "shuffle",
                                                         "write_tile",
                                                         "read_tile",
@@ -260,6 +265,17 @@ bool is_access(const Instruction& made) {
     return made.is(Op::access) || made.is(Op::write_tile) || made.is(Op::read_tile);
 }
 
+bool is_free_cast(const Program& program, const Instruction& made) {
+    if (!made.is(ir::Op::cast)) return false;
+    const DType from = program.type(made.operands.at(0)).type.dtype;
+    return program.type(made.result()).type.dtype == DType::f32 && is_float(from) &&
+           from != DType::f64;
+}
+
+DType dtype_in_memory(const Program& program, const Instruction& made, Value tile) {
+    return parse_dtype(made.symbol("dtype")).value_or(program.type(tile).type.dtype);
+}
+
 bool is_gather(const Instruction& made) {
     if (!made.is(ir::Op::load)) return false;
     const std::vector<std::int64_t>& index = made.list("index");
@@ -278,6 +294,55 @@ Instruction make(ir::Op op, std::vector<Value> operands, std::vector<Value> resu
     Instruction made = make(Op::tile, std::move(operands), std::move(results));
     made.tile = op;
     return made;
+}
+
+Attribute element_attribute(DType dtype, std::uint64_t bits) {
+    return {"is",
+            Attribute::Kind::element,
+            {static_cast<std::int64_t>(bits)},
+            ir::print_element(dtype, bits)};
+}
+
+Instruction tile_instruction(const ir::Function& function, const ir::Instruction& made) {
+    Instruction same;
+    same.tile = made.op;
+    same.line = made.location.line;
+    switch (made.op) {
+        case ir::Op::constant:
+            same.attributes.push_back(element_attribute(function.type(made.result()).dtype,
+                                                        made.get<ir::ConstantAttributes>().bits));
+            break;
+        case ir::Op::reduce: {
+            const auto& reduce = made.get<ir::ReduceAttributes>();
+            same.flag(std::string(ir::name(reduce.kind))).with("axis", reduce.axis);
+            break;
+        }
+        case ir::Op::iota:
+        case ir::Op::program_id:
+        case ir::Op::num_programs:
+        case ir::Op::extent:
+        case ir::Op::expand_dims:
+            same.with("axis", made.get<ir::AxisAttributes>().axis);
+            break;
+        case ir::Op::transpose: {
+            const auto& order = made.get<ir::PermutationAttributes>().permutation;
+            same.with("permutation", std::vector<std::int64_t>(order.begin(), order.end()));
+            break;
+        }
+        case ir::Op::dot: {
+            const auto& dot = made.get<ir::DotAttributes>();
+            if (dot.transpose_a) same.flag("transpose_a");
+            if (dot.transpose_b) same.flag("transpose_b");
+            if (dot.precision == ir::Precision::tf32) same.flag("tf32");
+            break;
+        }
+        default:
+            if (const auto* math = std::get_if<ir::MathAttributes>(&made.attributes);
+                math != nullptr && math->approx) {
+                same.flag("approx");
+            }
+    }
+    return same;
 }
 
 Value append_scalar(Program& program, Block& block, ir::Op op, std::vector<Value> operands) {

@@ -72,8 +72,12 @@ enum class Op : std::uint8_t {
     all_sync,     ///< those of all consumer warpgroups
     // Programs of text: all threads of a block run the same statements.
     raw,            ///< a line of CUDA
+    comment,        ///< in the text
     position,       ///< a variable that a thread computes from its own number
-    registers,      ///< -> a tile whose registers have these texts
+    registers,      ///< -> a tile whose registers have these texts, or are named after it
+    declare,        ///< [tile] -> variables with its elements, or undefined
+    assign,         ///< variables .., tiles ..: all at once
+    relabel,        ///< tile -> the same in another layout; elements stay in their threads
     shuffle,        ///< tile -> the same in another layout; elements stay in their warp
     write_tile,     ///< tiles -> `writes`, row-major, one beside the other
     read_tile,      ///< -> a tile in `reads`
@@ -335,6 +339,9 @@ bool is_chained(const Program& program);
 bool is_text(const Program& program);
 /// Does an instruction have attributes that say what memory it accesses?
 bool is_access(const Instruction& made);
+/// The type of the elements of a tile in the buffer to which it is written, or from which it is
+/// read.
+DType dtype_in_memory(const Program& program, const Instruction& made, Value tile);
 /// Between the texts of registers.
 inline constexpr std::string_view kBetweenRegisters = "; ";
 /// In the `index` of an access: by an index tile, in the shape of the result.
@@ -349,6 +356,13 @@ inline bool is_pointwise(ir::Op op) {
 /// An instruction of the given kind.
 Instruction make(Op op, std::vector<Value> operands, std::vector<Value> results = {});
 Instruction make(ir::Op op, std::vector<Value> operands, std::vector<Value> results = {});
+/// Is a cast free, because narrow floats are f32 in registers?
+bool is_free_cast(const Program& program, const Instruction& made);
+/// An operation of the tile IR with its attributes, without its operands. That of an `extent` has
+/// no Ref yet.
+Instruction tile_instruction(const ir::Function& function, const ir::Instruction& made);
+/// The attribute of a `constant`.
+Attribute element_attribute(DType dtype, std::uint64_t bits);
 /// Appends a scalar computed from scalars of type i64.
 Value append_scalar(Program& program, Block& block, ir::Op op, std::vector<Value> operands);
 Value append_constant(Program& program, Block& block, std::int64_t value);

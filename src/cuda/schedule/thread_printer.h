@@ -11,13 +11,14 @@
 
 #include "cuda/codegen/positions.h"
 #include "cuda/schedule/program.h"
+#include "cuda/schedule/register_names.h"
 
 namespace tilewright::cuda::schedule {
 
 class ThreadPrinter {
   public:
     explicit ThreadPrinter(const Program& program)
-        : p_(program), registers_(program.num_values()) {}
+        : p_(program), names_(program, positions_, program.warps()) {}
 
     std::string run();
 
@@ -39,13 +40,13 @@ class ThreadPrinter {
 
     // ---- Values in registers.
 
-    const Layout& layout(Value value) const { return *p_.type(value).layout; }
+    const Layout& layout(Value value) const { return names_.layout(value); }
     DType dtype(Value value) const { return p_.type(value).type.dtype; }
     /// The text of each register.
-    const Names& registers(Value value) const { return registers_[value.id]; }
-    /// Names the registers of a result after the value.
-    const Names& name(Value value);
-    void listed(const Instruction& made);
+    const Names& registers(Value value) const { return names_.of(value); }
+    void elementwise(const Instruction& made);
+    void declare(const Instruction& made);
+    void assign(const Instruction& made);
     void shuffle(const Instruction& made);
     void write_tile(const Instruction& made);
     void read_tile(const Instruction& made);
@@ -57,9 +58,10 @@ class ThreadPrinter {
 
     const Program& p_;
     Positions positions_;
-    std::vector<Names> registers_;  ///< by value
+    RegisterNames names_;
     std::string text_;
     int depth_ = 1;
+    int copies_ = 0;  ///< of variables that are assigned to before they are read
 };
 
 }  // namespace tilewright::cuda::schedule

@@ -27,13 +27,20 @@ Broken first_block(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
-// V1: operands and results of an elementwise operation, or of a gather, have one layout.
+// V1: operands and results of an elementwise operation, or of a gather, have one layout; those of
+// scalars are scalars.
 Broken one_layout(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         const bool pointwise = made.op == Op::tile && is_pointwise(made.tile);
         if (!pointwise && !is_gather(made)) return std::nullopt;
         const auto& layout = p.type(made.result()).layout;
-        if (!p.is_tile(made.result())) return std::nullopt;
+        if (!p.is_tile(made.result())) {
+            const auto tile = std::find_if(made.operands.begin(), made.operands.end(),
+                                           [&](Value operand) { return p.is_tile(operand); });
+            if (tile == made.operands.end()) return std::nullopt;
+            return broken("%{} is no tile, as %{} is", p.value_name(made.result()),
+                          p.value_name(*tile));
+        }
         if (!layout) return broken("%{} has no layout", p.value_name(made.result()));
         for (Value operand : made.operands) {
             if (p.is_tile(operand) && p.type(operand).layout != layout) {
@@ -540,7 +547,7 @@ struct Rule {
     Broken (*check)(const Program&);
     Programs of = Programs::wgmma;
 };
-constexpr std::array<Rule, 23> kRules{{
+constexpr std::array<Rule, 25> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -564,6 +571,8 @@ constexpr std::array<Rule, 23> kRules{{
     {"V21", Level::laid_out, parts},
     {"V22", Level::split, registers_of_values, Programs::text},
     {"V23", Level::split, tiles_in_memory, Programs::text},
+    {"V24", Level::split, views, Programs::text},
+    {"V25", Level::split, assignments, Programs::text},
 }};
 
 }  // namespace

@@ -30,10 +30,12 @@ Broken first(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
-/// V12, V19, V22 and V23 of programs of text.
+/// V12, V19 and V22 to V25 of programs of text.
 Broken places_in_time(const Program& p);
 Broken ordered_accesses(const Program& p);
 Broken registers_of_values(const Program& p);
 Broken tiles_in_memory(const Program& p);
+Broken views(const Program& p);
+Broken assignments(const Program& p);
 
 }  // namespace tilewright::cuda::schedule

@@ -1,8 +1,10 @@
 // The rules of programs of text.
 #include <algorithm>
+#include <set>
 
 #include "cuda/schedule/lifetimes.h"
 #include "cuda/schedule/memory_order.h"
+#include "cuda/schedule/register_names.h"
 #include "cuda/schedule/verify_rules.h"
 
 namespace tilewright::cuda::schedule {
@@ -27,6 +29,13 @@ Broken unordered(const Block& block, MemoryOrder& order) {
     }
     return std::nullopt;
 }
+
+/// The layout of a tile, or of a scalar.
+Layout layout_in(const Program& p, Value value) {
+    const auto& layout = p.type(value).layout;
+    return layout ? *layout : Layout(ir::Shape(), p.warps());
+}
+
 /// The most elements from the first one on that a tile's place takes.
 std::int64_t extent_of_place(const Instruction& made, const Layout& layout) {
     std::int64_t elements = 1;
@@ -44,17 +53,18 @@ std::int64_t extent_of_place(const Instruction& made, const Layout& layout) {
 Broken broken_place(const Program& p, const Instruction& made, Value value,
                     const std::string& buffer) {
     const ValueType& type = p.type(value);
+    const Layout layout = layout_in(p, value);
     const auto rank = static_cast<std::size_t>(type.type.shape.rank());
     const bool has_extents = made.list("extents").size() == rank;
     if (made.has("pitch") ? made.has("extents") : !has_extents) {
         return broken("the place of %{} has other axes", p.value_name(value));
     }
-    const int bytes = size_of(type.type.dtype);
-    if (extent_of_place(made, *type.layout) * bytes > p.buffer(buffer).slot_bytes()) {
+    const int bytes = size_of(dtype_in_memory(p, made, value));
+    if (extent_of_place(made, layout) * bytes > p.buffer(buffer).slot_bytes()) {
         return broken("%{} is larger than @{}", p.value_name(value), buffer);
     }
     const std::int64_t vector = made.number("vector", 1);
-    if (vector > 1 && (vector > vector_length(*type.layout, static_cast<int>(rank) - 1) ||
+    if (vector > 1 && (vector > vector_length(layout, static_cast<int>(rank) - 1) ||
                        vector * bytes > 16 || made.number("pitch") % vector != 0)) {
         return broken("%{} does not have {} neighbours in rows", p.value_name(value), vector);
     }
@@ -89,31 +99,82 @@ Broken ordered_accesses(const Program& p) {
 }
 
 // V22: a tile in registers has a layout, and the text of each of its registers; what is shuffled
-// stays in its warp.
+// stays in its warp, and what is relabelled in its thread.
 Broken registers_of_values(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         for (const Value result : made.results) {
-            if (!p.type(result).layout) return broken("%{} has no layout", p.value_name(result));
+            if (p.is_tile(result) && !p.type(result).layout) {
+                return broken("%{} has no layout", p.value_name(result));
+            }
         }
-        if (made.is(Op::registers)) {
+        if (made.is(Op::registers) && made.has("text")) {
             const std::string& text = made.symbol("text");
             int count = 1;
             for (std::size_t at = 0; (at = text.find(kBetweenRegisters, at)) != std::string::npos;
                  at += kBetweenRegisters.size()) {
                 ++count;
             }
-            const int expected = p.type(made.result()).layout->registers();
+            const int expected = layout_in(p, made.result()).registers();
             if (count != expected) {
                 return broken("%{} has {} registers, not {}", p.value_name(made.result()), expected,
                               count);
             }
         }
-        if (made.is(Op::shuffle)) {
-            const ValueType &from = p.type(made.operands.at(0)), &to = p.type(made.result());
-            if (from.type != to.type ||
-                conversion(*from.layout, *to.layout).kind == Conversion::Kind::shared) {
-                return broken("elements of %{} leave their warp", p.value_name(made.result()));
+        if (made.is(Op::shuffle) || made.is(Op::relabel)) {
+            const Value from = made.operands.at(0), to = made.result();
+            const auto kind = conversion(layout_in(p, from), layout_in(p, to)).kind;
+            const bool moves = made.is(Op::relabel) && kind != Conversion::Kind::relabel;
+            if (p.type(from).type != p.type(to).type || kind == Conversion::Kind::shared || moves) {
+                return broken("elements of %{} leave their {}", p.value_name(to),
+                              moves ? "thread" : "warp");
             }
+        }
+        return std::nullopt;
+    });
+}
+
+// V24: a view has the elements of its operand in their threads and registers.
+Broken views(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (made.op != Op::tile || !ir::is_view(made.tile)) return std::nullopt;
+        const Value source = made.operands.at(0), result = made.result();
+        if (!p.is_tile(source)) return std::nullopt;
+        const auto& layout = p.type(result).layout;
+        if (!layout) return broken("%{} has no layout", p.value_name(result));
+        const ir::Shape& shape = p.type(source).type.shape;
+        const bool ranks = !made.is(ir::Op::broadcast) || shape.rank() == layout->shape.rank();
+        if (!ranks || layout_of_source(made, shape, *layout) != p.type(source).layout) {
+            return broken("the elements of %{} are not in the registers of %{}",
+                          p.value_name(result), p.value_name(source));
+        }
+        return std::nullopt;
+    });
+}
+
+// V25: what variables are assigned has their type and layout.
+Broken assignments(const Program& p) {
+    std::set<Value> variables;
+    each_instruction(p.body, [&](const Instruction& made) {
+        if (made.is(Op::declare)) variables.insert(made.result());
+    });
+    const auto differ = [&](Value variable, Value value) -> Broken {
+        if (p.type(variable) == p.type(value)) return std::nullopt;
+        return broken("%{} has another type or layout than %{}", p.value_name(value),
+                      p.value_name(variable));
+    };
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (made.is(Op::declare) && !made.operands.empty()) {
+            return differ(made.result(), made.operands[0]);
+        }
+        if (!made.is(Op::assign)) return std::nullopt;
+        const std::size_t count = made.operands.size() / 2;
+        if (made.operands.size() % 2 != 0) return broken("a variable is assigned nothing");
+        for (std::size_t i = 0; i < count; ++i) {
+            const Value variable = made.operands[i];
+            if (!variables.contains(variable)) {
+                return broken("%{} is not declared", p.value_name(variable));
+            }
+            if (Broken found = differ(variable, made.operands[count + i])) return found;
         }
         return std::nullopt;
     });

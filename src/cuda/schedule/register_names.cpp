@@ -1,0 +1,195 @@
+// Variables of values, and values that are other values' registers or text.
+#include "cuda/schedule/register_names.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "cuda/codegen/element_text.h"
+#include "support/check.h"
+
+namespace tilewright::cuda::schedule {
+
+std::string extent_text(const Parameter& array, int dim) {
+    const std::int64_t extent = array.extents.at(static_cast<std::size_t>(dim));
+    if (extent != ir::kDynamic) return fmt::format("{}ll", extent);
+    return fmt::format("{}.extent[{}]", array.name, dim);
+}
+
+std::optional<Layout> layout_of_source(const Instruction& view, const ir::Shape& source,
+                                       const Layout& layout) {
+    switch (view.tile) {
+        case ir::Op::broadcast:
+            return layout.narrowed(source);
+        case ir::Op::expand_dims:
+            return layout.without(static_cast<int>(view.number("axis")));
+        case ir::Op::transpose: {
+            const std::vector<std::int64_t>& permutation = view.list("permutation");
+            std::vector<int> inverse(permutation.size());
+            for (std::size_t i = 0; i < permutation.size(); ++i) {
+                inverse[static_cast<std::size_t>(permutation[i])] = static_cast<int>(i);
+            }
+            return layout.transposed(inverse);
+        }
+        default:
+            return layout.reshaped(source);
+    }
+}
+
+const Layout& RegisterNames::layout(Value value) const {
+    const auto& layout = program_.type(value).layout;
+    return layout ? *layout : scalar_layout_;
+}
+
+Names RegisterNames::numbered_registers(Value value) const {
+    return numbered(program_.value_name(value), layout(value).registers());
+}
+
+bool RegisterNames::is_computed(Value result, int reg) const {
+    if (are_distinct(result)) return true;
+    const Names& names = of(result);
+    const std::string& name = names[static_cast<std::size_t>(reg)];
+    return std::find(names.begin(), names.begin() + reg, name) == names.begin() + reg;
+}
+
+Names RegisterNames::listed(const Instruction& made) const {
+    Names names;
+    std::string_view rest = made.symbol("text");
+    for (std::size_t end = 0; end != std::string_view::npos;) {
+        end = rest.find(kBetweenRegisters);
+        names.emplace_back(rest.substr(0, end));
+        if (end != std::string_view::npos) rest.remove_prefix(end + kBetweenRegisters.size());
+    }
+    return names;
+}
+
+Names RegisterNames::iota(const Instruction& made) {
+    const Layout& own = layout(made.result());
+    const DType dtype = program_.type(made.result()).type.dtype;
+    const int axis = static_cast<int>(made.number("axis")), registers = own.registers();
+    Names names;
+    names.reserve(static_cast<std::size_t>(registers));
+    for (int r = 0; r < registers; ++r) {
+        std::string at = positions_.of(own, axis, own.register_coordinates(r)[axis]);
+        names.push_back(dtype == DType::i32
+                            ? std::move(at)
+                            : fmt::format("ops::cast<{}>({})", storage_type(dtype), at));
+    }
+    return names;
+}
+
+Names RegisterNames::view(const Instruction& made) const {
+    const Value source = made.operands[0];
+    const Names& from = of(source);
+    const Layout& own = layout(made.result());
+    const ir::Shape& narrow = program_.type(source).type.shape;
+    const bool permutes = made.is(ir::Op::transpose);
+    if (narrow.rank() == 0) return Names(static_cast<std::size_t>(own.registers()), from.front());
+    if (!permutes && !made.is(ir::Op::broadcast)) return from;
+    std::map<Coordinates, int> places;
+    for (int r = 0; r < std::ssize(from); ++r) {
+        places[layout(source).register_coordinates(r)] = r;
+    }
+    const std::vector<std::int64_t>& permutation = made.list("permutation");
+    Names names;
+    names.reserve(static_cast<std::size_t>(own.registers()));
+    for (int r = 0; r < own.registers(); ++r) {
+        const Coordinates at = own.register_coordinates(r);
+        Coordinates wanted{};
+        for (std::size_t axis = 0; axis < static_cast<std::size_t>(narrow.rank()); ++axis) {
+            if (permutes) {
+                wanted[static_cast<std::size_t>(permutation[axis])] = at[axis];
+            } else if (narrow[static_cast<int>(axis)] != 1) {
+                wanted[axis] = at[axis];
+            }
+        }
+        names.push_back(from[static_cast<std::size_t>(places.at(wanted))]);
+    }
+    return names;
+}
+
+Names RegisterNames::elementwise(const Instruction& made) {
+    const Value result = made.result();
+    Names names = numbered_registers(result);
+    bool distinct = names.size() == 1;
+    for (const Value operand : made.operands) {
+        distinct |= program_.is_tile(operand) && are_distinct(operand);
+    }
+    // Registers with equal operands (broadcasts) share one variable.
+    if (!distinct) {
+        distinct = true;
+        std::unordered_map<std::string, std::size_t> seen;
+        for (std::size_t r = 0; r < names.size(); ++r) {
+            std::string key;
+            for (const Value operand : made.operands) {
+                if (program_.is_tile(operand)) key += of(operand)[r] + ",";
+            }
+            const auto [entry, inserted] = seen.try_emplace(std::move(key), r);
+            if (!inserted) names[r] = names[entry->second], distinct = false;
+        }
+    }
+    distinct_[result.id] = distinct;
+    return names;
+}
+
+Names RegisterNames::of_tile(const Instruction& made) {
+    const Value result = made.result();
+    switch (made.tile) {
+        case ir::Op::constant:
+            return Names(static_cast<std::size_t>(layout(result).registers()),
+                         literal(program_.type(result).type.dtype,
+                                 static_cast<std::uint64_t>(made.attributes.at(0).numbers.at(0))));
+        case ir::Op::iota:
+            return iota(made);
+        case ir::Op::program_id:
+            return {fmt::format("program{}", made.number("axis"))};
+        case ir::Op::num_programs: {
+            const std::int64_t axis = made.number("axis");
+            const std::int64_t extent = program_.grid.at(static_cast<std::size_t>(axis));
+            if (extent == ir::kDynamic) return {fmt::format("grid{}", axis)};
+            return {literal(DType::i64, static_cast<std::uint64_t>(extent))};
+        }
+        case ir::Op::extent:
+            return {extent_text(program_.ref(made.symbol("of")),
+                                static_cast<int>(made.number("axis")))};
+        case ir::Op::expand_dims:
+        case ir::Op::reshape:
+            distinct_[result.id] = are_distinct(made.operands[0]);
+            return view(made);
+        case ir::Op::broadcast:
+        case ir::Op::transpose:
+            return view(made);
+        default:
+            if (is_free_cast(program_, made)) {
+                distinct_[result.id] = are_distinct(made.operands[0]);
+                return of(made.operands[0]);
+            }
+            TW_ASSERT(is_pointwise(made.tile), "`{}` has no registers", ir::name(made.tile));
+            return elementwise(made);
+    }
+}
+
+void RegisterNames::define(const Instruction& made) {
+    const Value result = made.result();
+    if (names_.size() < program_.num_values()) {
+        names_.resize(program_.num_values());
+        distinct_.resize(program_.num_values());
+    }
+    Names& names = names_[result.id];
+    if (made.op == Op::tile) {
+        names = of_tile(made);
+    } else if (made.is(Op::relabel)) {
+        names.clear();
+        const Names& from = of(made.operands[0]);
+        for (const int r : conversion(layout(made.operands[0]), layout(result)).source) {
+            names.push_back(from[static_cast<std::size_t>(r)]);
+        }
+    } else if (made.is(Op::registers) && made.has("text")) {
+        names = listed(made);
+    } else {
+        names = numbered_registers(result);
+        distinct_[result.id] = true;
+    }
+}
+
+}  // namespace tilewright::cuda::schedule

@@ -1,0 +1,52 @@
+// The text of each register of the values of a program of text.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cuda/codegen/positions.h"
+#include "cuda/schedule/program.h"
+
+namespace tilewright::cuda::schedule {
+
+class RegisterNames {
+  public:
+    RegisterNames(const Program& program, Positions& positions, int warps)
+        : program_(program), positions_(positions), scalar_layout_(ir::Shape(), warps) {}
+
+    /// The layout of a tile; that of a scalar, of which every thread has a copy.
+    const Layout& layout(Value value) const;
+    const Names& of(Value value) const { return names_[value.id]; }
+    /// Names the registers of a result: as variables, or as the registers or the text that they
+    /// stand for.
+    void define(const Instruction& made);
+    /// Is a register's element computed by the elementwise operation, rather than the same as that
+    /// of an earlier register?
+    bool is_computed(Value result, int reg) const;
+
+  private:
+    bool are_distinct(Value value) const { return distinct_[value.id]; }
+    Names numbered_registers(Value value) const;
+    Names listed(const Instruction& made) const;
+    Names iota(const Instruction& made);
+    Names elementwise(const Instruction& made);
+    Names view(const Instruction& made) const;
+    Names of_tile(const Instruction& made);
+
+    const Program& program_;
+    Positions& positions_;
+    Layout scalar_layout_;
+    std::deque<Names> names_;     ///< by value
+    std::vector<bool> distinct_;  ///< likewise: is every register a variable of its own?
+};
+
+/// The text of an array's extent.
+std::string extent_text(const Parameter& array, int dim);
+
+/// The layout from which the elements of a view of a tile do not move.
+std::optional<Layout> layout_of_source(const Instruction& view, const ir::Shape& source,
+                                       const Layout& layout);
+
+}  // namespace tilewright::cuda::schedule
