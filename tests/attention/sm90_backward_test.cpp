@@ -100,7 +100,9 @@ TEST(Sm90Backward, FewTilesOfAGroupAreShared) {
                        .kv_len = length,
                        .causal = true};
     };
-    EXPECT_EQ(splits(causal(64, 8, 8192)), 1);
+    EXPECT_EQ(splits(causal(64, 8, 8192)), 2);
+    EXPECT_EQ(splits(causal(64, 8, 16384)), 1);
+    EXPECT_EQ(splits(causal(16, 16, 8192)), 1);
     EXPECT_EQ(splits(causal(64, 8, 2048)), 4);
     EXPECT_EQ(splits(causal(6, 1, 512)), 6);
     EXPECT_EQ(splits(causal(12, 2, 128)), 6);
