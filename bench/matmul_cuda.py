@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures products as tile programs beside cuBLAS on one GPU, interleaved, checked against f64.
 
-usage: matmul_cuda.py LIBRARY [--rounds N] [--cases WORD ...] [--no-timing] [--sweep [--tiles]]
+usage: matmul_cuda.py LIBRARY [--rounds N] [--cases WORD ...] [--no-timing]
+       matmul_cuda.py LIBRARY --sweep [--rounds N] [--tiles] [--autotune]
 
 LIBRARY is libtilewright.so. A program loads whole bands of its operands, multiplies, applies the
 case's epilogue and stores a block of 256 x 256 or the case's size. A burst is 0.2 s of rest, 3
@@ -9,7 +10,9 @@ warm-up launches and 5 to 50 timed ones; a round runs cuBLAS (torch.mm, without 
 torch._scaled_mm for f8 with its precise sums, and with its fast ones in brackets; torch._int_mm for
 i8) and the program once; results are medians over rounds. The error is relative to f64, over the
 first and the last rows. --sweep: bf16 sizes from 512 to 16384, and others, as replays of CUDA
-graphs without rests, and the geometric mean; --tiles: with programs of each size of tile, too.
+graphs without rests, and the geometric mean; --tiles: with programs of blocks of a few sizes, too;
+--autotune: also with the choices that were measured to be fastest, and the speed of the default as
+a multiple of theirs.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import ctypes
 import dataclasses
 import faulthandler
 import math
+import os
 import statistics
 import time
 
@@ -348,19 +352,27 @@ def replay_time(replay, count):
     return begin.elapsed_time(end) / count
 
 
-def sweep(library, rounds, tiles):
-    ratios = []
+def sweep(library, rounds, tiles, autotune):
+    ratios, of_best = [], []
     for m, n, k in SWEEP:
         x, y, _, _, z = Case(m, n, k).arrays()
         launches = peers_of(Case(m, n, k), x, y)
         for block in [(256, 256), *(BLOCKS if tiles else [])]:
             case = Case(m, n, k, block=block)
             launches[block] = library.launcher(case.text(), [x, y, z])
-        launches[256, 256]()
-        torch.cuda.synchronize()
+        if autotune:
+            os.environ["TILEWRIGHT_AUTOTUNE"] = "1"
+            launches["best"] = library.launcher(Case(m, n, k).text(), [x, y, z])
+            os.environ["TILEWRIGHT_AUTOTUNE"] = "0"
         rows = slice(max(0, m - 64), m)
         want = x[rows].double() @ y.double()
-        error = ((z[rows].double() - want).norm() / want.norm()).item()
+        error = 0.0
+        for name in [(256, 256), *(["best"] if autotune else [])]:
+            z.fill_(math.nan)
+            launches[name]()
+            torch.cuda.synchronize()
+            off = ((z[rows].double() - want).norm() / want.norm()).item()
+            error = off if not off <= error else error
         flop = 2.0 * m * n * k
         calls, count = (10, 20) if flop < 1e11 else (1, max(3, int(4e12 / flop)))
         replays = {name: graph_of(library, launch, calls) for name, launch in launches.items()}
@@ -369,19 +381,25 @@ def sweep(library, rounds, tiles):
             for name, replay in replays.items():
                 times[name].append(replay_time(replay, count) / calls)
         median = {name: statistics.median(all_of) for name, all_of in times.items()}
-        cublas = median.pop("cuBLAS")
+        cublas, best = median.pop("cuBLAS"), median.pop("best", None)
         ratios.append(cublas / median[256, 256])
         others = "".join(
             f"  {block[0]} x {block[1]}: {cublas / ms:.3f}"
             for block, ms in median.items()
             if block != (256, 256)
         )
+        if best is not None:
+            of_best.append(best / median[256, 256])
+            others += f"  best {cublas / best:.3f}, default {of_best[-1]:.3f} of it"
         print(
             f"{m:5d} x {n:5d} x {k:5d} error {error:.1e}  cuBLAS {flop / cublas / 1e9:6.1f} TFLOP/s  "
             f"x {ratios[-1]:.3f}{others}",
             flush=True,
         )
     print(f"geometric mean {statistics.geometric_mean(ratios):.3f}, least {min(ratios):.3f}")
+    if autotune:
+        mean = statistics.geometric_mean(of_best)
+        print(f"default, of the best: geometric mean {mean:.3f}, least {min(of_best):.3f}")
 
 
 def cases():
@@ -429,11 +447,12 @@ def main():
     parser.add_argument("--no-timing", action="store_true")
     parser.add_argument("--sweep", action="store_true", help="bf16 sizes from 512 to 16384")
     parser.add_argument("--tiles", action="store_true", help="with --sweep: each size of tile")
+    parser.add_argument("--autotune", action="store_true", help="with --sweep: the best choices")
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__)
     library = Library(arguments.library)
     if arguments.sweep:
-        sweep(library, arguments.rounds, arguments.tiles)
+        sweep(library, arguments.rounds, arguments.tiles, arguments.autotune)
         return
     for case in cases():
         if all(word in case.name() for word in arguments.cases):

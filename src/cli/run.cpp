@@ -10,6 +10,8 @@
 
 #include "cli/command.h"
 #include "cli/tensor_file.h"
+#include "cli/tuning_tables.h"
+#include "run/tune_kernel.h"
 #include "support/check.h"
 #include "support/write_file.h"
 #include "tilewright/program.h"
@@ -21,7 +23,7 @@ struct RunOptions {
     std::string kernel, device = "cpu";
     std::vector<std::string> in, out;
     std::string trace;
-    bool checked = false, profile = false;
+    bool checked = false, profile = false, autotune = false;
 };
 
 /// "NAME=FILE", or only a file, in which case the name is empty.
@@ -109,6 +111,10 @@ void run_kernel(const RunOptions& options, Console& console) {
         user_error("run", "expected --profile with --trace but got --trace alone");
     if (options.checked && options.profile)
         user_error("run", "expected --checked or --profile but got both");
+    if (options.autotune && device.kind != Device::Kind::cuda)
+        user_error("run", "expected --autotune with --device cuda but got {}", options.device);
+    const TuningTables tables(options.autotune, console.error);
+    if (options.autotune) run::tune_kernels(true);
     const Program program(
         text, {.device = device, .checked = options.checked, .profile = options.profile});
     const std::vector<Program::Parameter>& parameters = program.parameters();
@@ -180,6 +186,9 @@ void add_run(CLI::App& app, Console& console) {
         ->type_name("DEVICE")
         ->default_str("cpu");
     add_threads(*command);
+    command->add_flag("--autotune", options->autotune,
+                      "measure how to generate the program for the GPU, print what each way takes "
+                      "and use the fastest, which the disk cache keeps");
     command->add_flag("--checked", options->checked, "in the checked mode (on the CPU)");
     command->add_flag("--profile", options->profile,
                       "a table of what each line of the bytecode takes (on the CPU), of 10 runs");

@@ -10,11 +10,13 @@
 #include "cuda/codegen/launch_arguments.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/kernel.h"
+#include "cuda/runtime/occupancy.h"
 #include "cuda/runtime/stream.h"
 #include "cuda/runtime/tensor_map.h"
 #include "cuda/schedule/schedule.h"
 #include "cuda/schedule/split_product.h"
 #include "run/cuda_memory.h"
+#include "run/tune_kernel.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 #include "support/integer.h"
@@ -25,24 +27,34 @@ namespace {
 
 class Gpu : public Executable {
   public:
-    Gpu(ir::Function kernel, int device)
-        : traced_(std::move(kernel)),
+    /// `choice`: how to generate it; none: as estimated to be best, or, if `tunes`, as measured.
+    Gpu(ir::Function kernel, int device, std::optional<KernelChoice> choice = std::nullopt,
+        bool tunes = false)
+        : traced_(choice ? with_hints(std::move(kernel), *choice) : std::move(kernel)),
           kernel_(cuda::prepare(traced_)),
           device_(device),
-          copies_(cuda::schedule::may_copy(traced_, cuda::device_info(device).arch())) {
+          copies_(cuda::schedule::may_copy(traced_, cuda::device_info(device).arch())),
+          choice_(std::move(choice)),
+          tunes_(tunes && is_tunable(traced_)) {
         const std::int64_t parts =
-            cuda::schedule::parts_of_product(traced_, cuda::device_info(device).arch());
+            !choice_ ? cuda::schedule::parts_of_product(traced_, cuda::device_info(device).arch())
+            : choice_->product ? choice_->product->parts
+                               : 1;
         if (parts < 2) return;
         auto split = cuda::schedule::split_product(traced_, parts);
         if (!split) return;
         sums_ = split->sums;
-        parts_ = std::make_unique<Gpu>(std::move(split->parts), device);
+        std::optional<KernelChoice> of_parts = choice_;
+        if (of_parts) of_parts->product->parts = 1;
+        parts_ = std::make_unique<Gpu>(std::move(split->parts), device, std::move(of_parts));
         finish_ = std::make_unique<Gpu>(std::move(split->finish), device);
     }
     Gpu(ir::Function prepared, std::vector<CudaVariant> variants, int device)
         : kernel_(std::move(prepared)), device_(device), is_prebuilt_(true) {
-        for (CudaVariant& variant : variants)
+        for (CudaVariant& variant : variants) {
+            count_clusters(variant);
             variants_.push_back(std::make_unique<CudaVariant>(std::move(variant)));
+        }
     }
 
     void run(const ir::Arguments& arguments) const override {
@@ -50,6 +62,9 @@ class Gpu : public Executable {
         cuda::check_stream(kernel_.name, device_);
         if (std::count(arguments.grid.begin(), arguments.grid.end(), 0) > 0) return;
         std::vector<cuda::RefFacts> facts = cuda::facts_of(kernel_, arguments, copies_);
+        if (tunes_) {
+            if (const Gpu* const best = tuned(arguments, facts)) return best->run(arguments);
+        }
         if (parts_ != nullptr && are_tensors(facts)) return run_parts(arguments);
         const CudaVariant& variant = this->variant(std::move(facts));
         cuda::LaunchArguments launch(kernel_, arguments, &variant.generated);
@@ -81,6 +96,7 @@ class Gpu : public Executable {
     }
 
     void compile_ahead(const ir::Arguments& arguments) const override {
+        if (tunes_) return;  // only the first run knows which kernel it needs
         std::vector<cuda::RefFacts> facts = cuda::facts_of(kernel_, arguments, copies_);
         if (parts_ != nullptr && are_tensors(facts)) {
             const ir::Arguments all = with_sums(arguments, nullptr);
@@ -106,6 +122,76 @@ class Gpu : public Executable {
         std::vector<cuda::RefFacts> facts;
         cuda::Generated generated;
     };
+
+    static ir::Function with_hints(ir::Function kernel, const KernelChoice& choice) {
+        if (choice.num_warps != 0) kernel.hints.num_warps = choice.num_warps;
+        if (choice.num_stages != 0) kernel.hints.num_stages = choice.num_stages;
+        return kernel;
+    }
+
+    /// The executable that is fastest for such arrays, measured if neither this object nor the disk
+    /// cache knows; null where that is impossible.
+    const Gpu* tuned(const ir::Arguments& arguments,
+                     const std::vector<cuda::RefFacts>& facts) const {
+        const std::vector<std::int64_t> key = timing_key(traced_, arguments);
+        const std::scoped_lock lock(tuning_mutex_);
+        for (const Tuned& known : tuned_) {
+            if (known.key == key && known.facts == facts) return known.best;
+        }
+        std::string reason = why_not_measurable(traced_);
+        if (cuda::is_capturing()) reason = "a graph is captured";
+        if (!reason.empty()) {
+            debug_log(kernel_.name, "no autotuning: {}", reason);
+            return nullptr;
+        }
+        std::optional<TrialArguments> trial;
+        std::optional<TrialTimes> times;
+        const auto prepare = [&](const std::vector<KernelChoice>& choices) {
+            trial.emplace(traced_, arguments, device_);
+            times.emplace(Device::cuda(device_));
+            for (const KernelChoice& choice : choices) {
+                if (choice.product) chosen(choice).compile_ahead(trial->arguments());
+            }
+        };
+        const auto seconds = [&](const KernelChoice& choice) {
+            const Gpu& gpu = chosen(choice);
+            try {
+                return times->seconds([&] { gpu.run(trial->arguments()); });
+            } catch (const InternalError& error) {
+                // Others may compile.
+                user_error(kernel_.name, "expected a kernel that compiles but got {}",
+                           error.what());
+            }
+        };
+        std::optional<KernelChoice> best;
+        try {
+            best = fastest_choice(traced_, target_with(facts), key, Device::cuda(device_), prepare,
+                                  seconds);
+        } catch (const OutOfMemory& error) {
+            debug_log(kernel_.name, "no autotuning: {}", error.what());
+            drop_unused();
+            return nullptr;
+        }
+        tuned_.push_back({key, facts, &chosen(*best)});
+        drop_unused();
+        return tuned_.back().best;
+    }
+
+    /// Forgets kernels that were measured and not chosen.
+    void drop_unused() const {
+        std::erase_if(by_choice_, [&](const auto& one) {
+            return std::none_of(tuned_.begin(), tuned_.end(),
+                                [&](const Tuned& used) { return used.best == one.second.get(); });
+        });
+    }
+
+    const Gpu& chosen(const KernelChoice& choice) const {
+        for (const auto& [known, gpu] : by_choice_) {
+            if (known == choice) return *gpu;
+        }
+        by_choice_.emplace_back(choice, std::make_unique<Gpu>(traced_, device_, choice));
+        return *by_choice_.back().second;
+    }
 
     static bool are_tensors(const std::vector<cuda::RefFacts>& facts) {
         return std::all_of(facts.begin(), facts.end(),
@@ -151,9 +237,9 @@ class Gpu : public Executable {
         if (variant.generated.cluster > 1) {
             // A program's cluster may have a block without one.
             const std::int64_t cluster = variant.generated.cluster;
-            const std::int64_t most = cuda::device_info(device_).multiprocessors / cluster;
             shape.cluster[0] = static_cast<unsigned>(cluster);
-            shape.grid[0] = static_cast<unsigned>(std::min(launch.programs(), most) * cluster);
+            shape.grid[0] = static_cast<unsigned>(
+                std::min<std::int64_t>(launch.programs(), variant.clusters) * cluster);
         }
         if (variant.generated.has_rows) {
             // The first blocks differ by up to the length of the longest programs, on average two.
@@ -167,11 +253,22 @@ class Gpu : public Executable {
         cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
     }
 
+    static void count_clusters(CudaVariant& variant) {
+        if (variant.generated.cluster == 1) return;
+        cuda::LaunchShape shape;
+        shape.block[0] = static_cast<unsigned>(variant.generated.threads);
+        shape.cluster[0] = shape.grid[0] = static_cast<unsigned>(variant.generated.cluster);
+        const int all =
+            cuda::device_info(variant.kernel.device).multiprocessors / variant.generated.cluster;
+        variant.clusters = cuda::most_clusters(variant.kernel, shape).value_or(all);
+    }
+
     /// The scheduled form if it supports the kernel, else the plain one.
     cuda::Generated generate(const cuda::Target& target) const {
         if (auto scheduled = cuda::schedule::generate_scheduled(traced_, target)) {
             return *std::move(scheduled);
         }
+        TW_ASSERT(!choice_ || !choice_->product, "{}: a choice is not supported", kernel_.name);
         return cuda::generate(kernel_, target);
     }
 
@@ -221,6 +318,7 @@ class Gpu : public Executable {
         generated.source.clear();
         generated.headers.clear();
         made->generated = std::move(generated);
+        count_clusters(*made);
         variants_.push_back(std::move(made));
         return *variants_.back();
     }
@@ -245,7 +343,9 @@ class Gpu : public Executable {
 
     cuda::Target target_with(const std::vector<cuda::RefFacts>& facts) const {
         const cuda::DeviceInfo& info = cuda::device_info(device_);
-        return {info.arch(), info.shared_bytes_per_block, facts};
+        cuda::Target target{info.arch(), info.shared_bytes_per_block, facts};
+        if (choice_) target.choice = choice_->product;
+        return target;
     }
 
     void log_variant(const std::vector<cuda::RefFacts>& facts,
@@ -287,17 +387,29 @@ class Gpu : public Executable {
     std::unique_ptr<Gpu> parts_, finish_;
     ir::RefType sums_;
     bool copies_ = false;  ///< as cuda::schedule::may_copy says
+    std::optional<KernelChoice> choice_;
+    bool tunes_ = false;
     bool is_prebuilt_ = false;
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<CudaVariant>> variants_;
     mutable std::vector<std::unique_ptr<Text>> ahead_;
+
+    /// What autotuning found for arrays like some.
+    struct Tuned {
+        std::vector<std::int64_t> key;
+        std::vector<cuda::RefFacts> facts;
+        const Gpu* best;
+    };
+    mutable std::mutex tuning_mutex_;
+    mutable std::vector<Tuned> tuned_;
+    mutable std::vector<std::pair<KernelChoice, std::unique_ptr<Gpu>>> by_choice_;
 };
 
 }  // namespace
 
 std::unique_ptr<Executable> make_cuda_executable(ir::Function kernel, int device) {
     cuda::device_info(device);  // UserError if there is no such GPU
-    return std::make_unique<Gpu>(std::move(kernel), device);
+    return std::make_unique<Gpu>(std::move(kernel), device, std::nullopt, tunes_kernels());
 }
 
 std::unique_ptr<Executable> make_prebuilt_cuda_executable(ir::Function prepared,

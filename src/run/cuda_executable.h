@@ -19,6 +19,7 @@ struct CudaVariant {
     std::vector<cuda::RefFacts> facts;
     cuda::Kernel kernel;
     cuda::Generated generated;  ///< its texts are not needed
+    int clusters = 0;           ///< that run at once, where thread blocks form clusters
 };
 
 /// The same for kernels compiled earlier: runs the first whose facts hold. `prepared` is the

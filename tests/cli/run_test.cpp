@@ -92,6 +92,8 @@ TEST_F(RunCommand, BadInputIsNamed) {
     EXPECT_THAT(refused({"--in", x, "--in", folder_ / "five.npy"}),
                 HasSubstr("expected `y` to be f32[4] but got f32[5]"));
     EXPECT_THAT(run_program({"run", folder_ / "none.ir"}).error, HasSubstr("no file"));
+    EXPECT_THAT(run_program({"run", folder_ / "add.ir", "--autotune"}).error,
+                HasSubstr("expected --autotune with --device cuda but got cpu"));
 }
 
 TEST_F(RunCommand, RunsWhatDumpPrints) {

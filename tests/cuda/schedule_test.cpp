@@ -116,7 +116,7 @@ TEST(Schedule, SlotsFollowTheHintAndTheRoom) {
     EXPECT_THAT(refusal(function, dense_target(function)),
                 HasSubstr("9 stages are asked for, and it has at most 8"));
     Target small = dense_target(kernel_of(kMatmul));
-    small.tile = Tile{128, 64};
+    small.choice = Choice{.tile = {128, 64}};
     EXPECT_THAT(print(schedule(kernel_of(kMatmul), small, Level::staged)),
                 HasSubstr("slots 8 bytes 24576"));
 }

@@ -12,6 +12,7 @@
 
 #include "cpu/interpreter.h"
 #include "cuda/codegen/launch_arguments.h"
+#include "cuda/schedule/choices.h"
 #include "cuda/schedule/merge_blocks.h"
 #include "cuda/schedule/print_cuda.h"
 #include "cuda/schedule/schedule.h"
@@ -39,7 +40,7 @@ bool has_sources() {
 /// A program with its arrays, the reference results, and its kernel.
 struct Case {
     explicit Case(const CudaProgram& of, bool copies = false,
-                  std::optional<cuda::schedule::Tile> tile = std::nullopt)
+                  std::optional<cuda::schedule::Choice> choice = std::nullopt)
         : program(of),
           function(ir::parse(of.text)),
           expected(function, of.extents),
@@ -50,7 +51,7 @@ struct Case {
         cpu::interpret(function, expected.arguments);
         cuda::Target target = cuda::target_of("sm_90a");
         target.facts = cuda::facts_of(function, got.arguments, copies);
-        target.tile = tile;
+        target.choice = choice;
         kernel = cuda::schedule::print_cuda(cuda::schedule::schedule(function, target));
     }
     /// The error of the last array, the output, which is poisoned before the run.
@@ -138,11 +139,11 @@ TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
     const std::vector<CudaProgram> programs = uneven_products();
     const auto add = [&](const CudaProgram& program, int rows, int columns, Pairs pairs) {
         SCOPED_TRACE(fmt::format("{} {} x {}", program.name, rows, columns));
-        cases.push_back(
-            std::make_unique<Case>(program, false, cuda::schedule::Tile{rows, columns, pairs}));
+        cases.push_back(std::make_unique<Case>(
+            program, false, cuda::schedule::Choice{.tile = {rows, columns, pairs}}));
         const cuda::Generated& kernel = cases.back()->kernel;
         kernels.push_back(kernel);
-        EXPECT_EQ(kernel.cluster, pairs == Pairs::none ? 1 : 2);
+        EXPECT_EQ(kernel.cluster, pairs == Pairs::none ? 1 : pairs == Pairs::both ? 4 : 2);
         const std::int64_t tiles = std::accumulate(kernel.grid.begin(), kernel.grid.end(),
                                                    std::int64_t{1}, std::multiplies<>());
         const std::vector<std::int64_t>& z = program.extents.back();
@@ -158,11 +159,42 @@ TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
     add(programs[1], 64, 256, Pairs::rows);
     add(programs[2], 128, 128, Pairs::rows);
     add(programs[2], 64, 128, Pairs::columns);
+    add(programs[0], 128, 128, Pairs::both);
+    add(programs[1], 128, 256, Pairs::both);
+    add(programs[2], 64, 64, Pairs::both);
+    add(programs[2], 128, 128, Pairs::both);
     const EmulatedKernels emulated(kernels);
     for (std::size_t i = 0; i < cases.size(); ++i) {
         EXPECT_TRUE(cases[i]->error(emulated, i, static_cast<unsigned>(i)) <=
                     cases[i]->program.relative)
             << cases[i]->program.name << " " << i;
+    }
+}
+
+TEST(CudaScheduled, EveryChoiceToMeasureGivesWhatTheReferenceGives) {
+    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    const CudaProgram program = testing_support::product({"tuned", 264, 328, 136, 256, 256});
+    const ir::Function function = ir::parse(program.text);
+    cuda::Target target = cuda::target_of("sm_90a");
+    target.facts = cuda::facts_of_dense(function);
+    std::vector<cuda::schedule::Choice> choices = cuda::schedule::choices_of(function, target);
+    EXPECT_GE(choices.size(), 10u);
+    for (const cuda::schedule::Choice& other :
+         cuda::schedule::refinements_of(function, target, choices.front())) {
+        if (other != choices.front()) choices.push_back(other);
+    }
+    EXPECT_GE(choices.size(), 14u);
+    std::vector<std::unique_ptr<Case>> cases;
+    std::vector<cuda::Generated> kernels;
+    for (const cuda::schedule::Choice& choice : choices) {
+        if (choice.parts > 1) continue;  // see below
+        cases.push_back(std::make_unique<Case>(program, false, choice));
+        kernels.push_back(cases.back()->kernel);
+    }
+    const EmulatedKernels emulated(kernels);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        EXPECT_TRUE(cases[i]->error(emulated, i, static_cast<unsigned>(i)) <= program.relative)
+            << i;
     }
 }
 
@@ -179,21 +211,86 @@ ir::RefArgument dense(const ir::RefType& type, void* data) {
     return ref;
 }
 
+/// A product for each position in a batch of 2 x 3, whose grid has the batch's axes around those of
+/// blocks.
+CudaProgram batched_product() {
+    return {"batched",
+            R"(
+func @batched(%x: ref<bf16[2, 3, 72, 400]>, %y: ref<bf16[2, 3, 400, 136]>, %z: ref<bf16[2, 3, 72, 136]>) grid [2, 2, 3, 3] {
+  %b = program_id axis 0 : i64
+  %c = program_id axis 2 : i64
+  %pi = program_id axis 1 : i64
+  %pj = program_id axis 3 : i64
+  %size = constant 64 : i64
+  %o = constant 0 : i64
+  %i = mul %pi, %size : i64
+  %j = mul %pj, %size : i64
+  %l = load %x[%b, %c, %i : 64, %o : 400] : bf16[64, 400]
+  %r = load %y[%b, %c, %o : 400, %j : 64] : bf16[400, 64]
+  %d = dot %l, %r : f32[64, 64]
+  %q = cast %d : bf16[64, 64]
+  store %z[%b, %c, %i : 64, %j : 64], %q
+  yield
+}
+)",
+            {{2, 3, 72, 400}, {2, 3, 400, 136}, {2, 3, 72, 136}},
+            0.008};
+}
+
+/// The inner dimension of 328 as a loop over slices of 48, the left operand stored transposed.
+CudaProgram looped_product(const std::string& slices = "7", const std::string& init = "0") {
+    return {"looped",
+            R"(
+func @looped(%x: ref<bf16[328, 200]>, %y: ref<bf16[328, 136]>, %z: ref<f32[200, 136]>) grid [4, 3] {
+  %pi = program_id axis 0 : i64
+  %pj = program_id axis 1 : i64
+  %size = constant 64 : i64
+  %slice = constant 48 : i64
+  %o = constant 0 : i64
+  %one = constant 1 : i64
+  %slices = constant )" +
+                slices +
+                R"( : i64
+  %i = mul %pi, %size : i64
+  %j = mul %pj, %size : i64
+  %init = constant )" +
+                init + R"( : f32[64, 64]
+  %d = for_loop %k = %o, %slices, %one carry (%acc = %init) : f32[64, 64] {
+    %at = mul %k, %slice : i64
+    %l = load %x[%at : 48, %i : 64] : bf16[48, 64]
+    %lt = transpose %l permutation [1, 0] : bf16[64, 48]
+    %r = load %y[%at : 48, %j : 64] : bf16[48, 64]
+    %next = dot %lt, %r, %acc : f32[64, 64]
+    yield %next
+  }
+  store %z[%i : 64, %j : 64], %d
+  yield
+}
+)",
+            {{328, 200}, {328, 136}, {200, 136}},
+            1e-6};
+}
+
 TEST(CudaScheduled, PartsOfTheInnerDimensionAddUp) {
-    for (const CudaProgram& program : uneven_products()) {
+    std::vector<CudaProgram> programs = uneven_products();
+    programs.push_back(batched_product());
+    programs.push_back(looped_product());
+    for (const CudaProgram& program : programs) {
         SCOPED_TRACE(program.name);
         const ir::Function function = ir::parse(program.text);
         const auto split = cuda::schedule::split_product(function, 3);
         ASSERT_TRUE(split.has_value());
         // Parts are whole steps of 64: of 4 steps there are only two.
-        EXPECT_EQ(split->sums.extents[0], program.extents[0].back() == 200 ? 2 : 3);
+        EXPECT_EQ(split->sums.extents[0],
+                  program.extents[0].back() == 200 && program.name == "uneven" ? 2 : 3);
         ProgramArrays expected(function, program.extents), got(function, program.extents);
         expected.arguments.grid = function.grid;
         expected.poison_output();
         got.poison_output();
         cpu::interpret(function, expected.arguments);
+        const std::vector<std::int64_t>& extents = split->sums.extents;
         std::vector<float> sums(
-            split->sums.extents[0] * split->sums.extents[1] * split->sums.extents[2],
+            std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>()),
             std::numeric_limits<float>::quiet_NaN());
         ir::Arguments arguments = got.arguments;
         arguments.refs.push_back(dense(split->sums, sums.data()));
@@ -225,17 +322,13 @@ TEST(CudaScheduled, ProductsOfOtherFormsAreNotSplitOrMerged) {
     EXPECT_TRUE(is_split(with("yield", "yield")));
     EXPECT_FALSE(is_split(with("%o : 256, %j", "%bm : 256, %j"))) << "half of an array";
     EXPECT_FALSE(is_split(with("grid [2, 2]", "grid [2, 1]"))) << "blocks do not cover the array";
-    EXPECT_FALSE(is_split(ir::parse(R"(
-func @batched(%x: ref<bf16[3, 128, 4096]>, %y: ref<bf16[3, 4096, 128]>, %z: ref<f32[3, 128, 128]>) grid [1, 1, 3] {
-  %b = program_id axis 2 : i64
-  %o = constant 0 : i64
-  %l = load %x[%b, %o : 128, %o : 4096] : bf16[128, 4096]
-  %r = load %y[%b, %o : 4096, %o : 128] : bf16[4096, 128]
-  %d = dot %l, %r : f32[128, 128]
-  store %z[%b, %o : 128, %o : 128], %d
-  yield
-}
-)"))) << "programs of a batch would share the sums";
+    EXPECT_TRUE(is_split(ir::parse(looped_product().text)));
+    EXPECT_FALSE(is_split(ir::parse(looped_product("6").text))) << "a part of the array";
+    EXPECT_FALSE(is_split(ir::parse(looped_product("7", "1").text))) << "sums begin with ones";
+    std::string batched = batched_product().text;
+    EXPECT_TRUE(is_split(ir::parse(batched)));
+    batched.replace(batched.find("grid [2, "), 9, "grid [?, ");
+    EXPECT_FALSE(is_split(ir::parse(batched))) << "a batch of unknown size";
     EXPECT_FALSE(is_merged(with("mul %pi, %bm", "add %pi, %bm"))) << "blocks that overlap";
     EXPECT_FALSE(is_merged(with("grid [2, 2]", "grid [?, 2]"))) << "an unknown number of blocks";
 }
@@ -260,8 +353,8 @@ bool is_caught(Case& of, const EmulatedKernels& emulated, std::size_t index) {
 class Faults {
   public:
     explicit Faults(const CudaProgram& program,
-                    std::optional<cuda::schedule::Tile> tile = std::nullopt)
-        : of(program, false, tile), source(of.kernel.source) {
+                    std::optional<cuda::schedule::Choice> choice = std::nullopt)
+        : of(program, false, choice), source(of.kernel.source) {
         kernels.push_back(of.kernel);
         names.emplace_back("none");
     }
@@ -324,7 +417,7 @@ TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
 TEST(CudaScheduled, EveryFaultPlantedInPairsIsSeen) {
     if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
     Faults faults(testing_support::product({"faults", 256, 384, 768, 128, 192}),
-                  cuda::schedule::Tile{128, 192, cuda::schedule::Pairs::rows});
+                  cuda::schedule::Choice{.tile = {128, 192, cuda::schedule::Pairs::rows}});
     const std::string& source = faults.source;
     const std::size_t producer = source.find("registers_decrease"),
                       consumer = source.find("registers_increase");

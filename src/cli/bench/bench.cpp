@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/tuning_tables.h"
+#include "run/tune_kernel.h"
 #include "support/check.h"
 #include "support/write_file.h"
 #include "tilewright/system.h"
@@ -137,6 +138,7 @@ void run(const Options& options, const CLI::App& command, Console& console) {
                            "");
     };
     const TuningTables tables(bench.autotune, notes);
+    if (bench.autotune && options.operation == "matmul") run::tune_kernels(true);
     Report report(own_tables ? nullptr : &notes,
                   [&](const Report& so_far) { write_json(so_far, false); });
     (gpu ? benchmark.on_gpu : benchmark.on_cpu)(bench, report);
@@ -234,10 +236,11 @@ void add_bench(CLI::App& app, Console& console) {
                      "[ieee]")
         ->type_name("NAME")
         ->check(one_of({"ieee", "tf32", "bf16x3"}));
-    command->add_flag("--autotune", bench.autotune,
-                      "attention, flex on cuda: measure a few blocks, print what each takes and "
-                      "use the fastest, which the disk cache keeps; cpu: compare blocks as they "
-                      "are with the best of some tiles");
+    command->add_flag(
+        "--autotune", bench.autotune,
+        "attention, flex, matmul on cuda: measure a few blocks, print what each takes "
+        "and use the fastest, which the disk cache keeps; cpu: compare blocks as they "
+        "are with the best of some tiles");
     command->add_flag("--once", bench.once,
                       "compile on cuda: the first calls of this process, with the cache as it is");
     command->add_flag("--graphs", options->graphs,

@@ -8,7 +8,7 @@
 #include <chrono>
 
 #include "cuda/runtime/device.h"
-#include "cuda/runtime/driver.h"
+#include "run/replay.h"
 #include "tilewright/run.h"
 
 namespace tilewright::cli {
@@ -19,48 +19,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-/// Work captured once into a CUDA graph.
-class Graph {
-  public:
-    Graph(const std::function<void()>& work, int calls, Device device) : device_(device) {
-        work();  // compiles the kernels
-        synchronize(device);
-        const cuda::ContextScope scope(device.index);
-        const cuda::Driver& driver = cuda::driver();
-        constexpr unsigned kNonBlocking = 1;
-        constexpr int kRelaxed = 2;
-        driver.check(driver.cuStreamCreate(&stream_, kNonBlocking), "making a stream");
-        const CudaScope on_stream(stream_, {});
-        work();  // allocates memory on this stream
-        synchronize(device);
-        void* graph = nullptr;
-        driver.check(driver.cuStreamBeginCapture_v2(stream_, kRelaxed), "capturing");
-        for (int i = 0; i < calls; ++i) work();
-        driver.check(driver.cuStreamEndCapture(stream_, &graph), "capturing");
-        driver.check(driver.cuGraphInstantiateWithFlags(&runnable_, graph, 0), "instantiating");
-        driver.cuGraphDestroy(graph);
-    }
-    Graph(const Graph&) = delete;
-    Graph& operator=(const Graph&) = delete;
-    ~Graph() {
-        const cuda::ContextScope scope(device_.index);
-        cuda::driver().cuGraphExecDestroy(runnable_);
-        cuda::driver().cuStreamDestroy_v2(stream_);
-    }
-    void launch() const {
-        const cuda::ContextScope scope(device_.index);
-        cuda::driver().check(cuda::driver().cuGraphLaunch(runnable_, stream_), "launching");
-    }
-    void wait() const {
-        const CudaScope on_stream(stream_, {});
-        synchronize(device_);
-    }
-
-  private:
-    Device device_;
-    void *stream_ = nullptr, *runnable_ = nullptr;
-};
 
 }  // namespace
 
@@ -110,7 +68,7 @@ Variant timed_on_gpu(std::string name, std::function<void()> work, Device device
 Variant timed_in_graph(std::string name, const std::function<void()>& work, int calls,
                        Device device, std::shared_ptr<std::vector<double>> clocks) {
     constexpr double kSeconds = 0.03;
-    auto graph = std::make_shared<Graph>(work, calls, device);
+    auto graph = std::make_shared<run::Replay>(work, calls, device);
     auto repeats = std::make_shared<int>(0);
     auto clock = std::make_shared<SmClock>(device);
     return {std::move(name), [=] {

@@ -47,7 +47,7 @@ const std::vector<Benchmark>& benchmarks() {
          "matrix products",
          bench_matmul,
          bench_matmul_gpu,
-         {"--dtype", "--seq-len", "--baseline"}},
+         {"--dtype", "--seq-len", "--baseline", "--autotune"}},
         {"norm",
          "RMSNorm and LayerNorm, forward and backward",
          bench_norm,

@@ -21,7 +21,7 @@ struct Target {
     /// begins.
     bool mark_lines = false;
     /// Of matrix products on Hopper GPUs; none: the estimated best one.
-    std::optional<schedule::Tile> tile = std::nullopt;
+    std::optional<schedule::Choice> choice = std::nullopt;
 };
 
 /// A property of a kernel that its author may want to change.

@@ -9,6 +9,7 @@
 
 #include "cuda/runtime/cubin.h"
 #include "cuda/runtime/graph.h"
+#include "cuda/runtime/launch_config.h"
 #include "cuda/runtime/launches.h"
 #include "cuda/runtime/nvtx.h"
 #include "cuda/runtime/stream.h"
@@ -36,28 +37,7 @@ constexpr int kFunctionLocalBytes = 3;
 constexpr int kFunctionRegisters = 4;
 constexpr int kFunctionDynamicShared = 8;
 
-// CUlaunchConfig and CUlaunchAttribute of the driver's ABI.
-struct LaunchAttribute {
-    int id;
-    char pad[4];
-    union {
-        unsigned cluster[3];
-        char bytes[64];
-    } value;
-};
-static_assert(sizeof(LaunchAttribute) == 72);
-constexpr int kLaunchAttributeCluster = 4;
-
 thread_local std::uint64_t launched = 0;
-
-struct LaunchConfig {
-    unsigned grid[3];
-    unsigned block[3];
-    unsigned shared_bytes;
-    StreamHandle stream;
-    LaunchAttribute* attributes;
-    unsigned attribute_count;
-};
 
 /// Unloads unused modules once there are many: each batch waits for the GPU, by the driver's own
 /// doing. To wait for the whole context would break the captures of other threads.
@@ -181,22 +161,9 @@ Kernel load_cubin(const std::string& cubin, const std::string& name, const char*
 
 void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* const> parameters,
             StreamHandle stream) {
-    LaunchConfig config{};
-    for (std::size_t axis = 0; axis < 3; ++axis) {
-        config.grid[axis] = shape.grid[axis];
-        config.block[axis] = shape.block[axis];
-    }
-    config.shared_bytes = static_cast<unsigned>(kernel.dynamic_shared_bytes);
-    config.stream = stream;
     LaunchAttribute cluster{};
-    if (shape.cluster != std::array<unsigned, 3>{1, 1, 1}) {
-        cluster.id = kLaunchAttributeCluster;
-        for (std::size_t axis = 0; axis < 3; ++axis) {
-            cluster.value.cluster[axis] = shape.cluster[axis];
-        }
-        config.attributes = &cluster;
-        config.attribute_count = 1;
-    }
+    LaunchConfig config = config_of(kernel, shape, cluster);
+    config.stream = stream;
     const NvtxRange range(kernel.name->c_str());
     const ContextScope scope(kernel.device);
     if (is_capturing(stream)) keep_for_graph(stream, kernel.module);

@@ -1,11 +1,11 @@
-// Clusters of two thread blocks.
+// Clusters of two or four thread blocks.
 #pragma once
 
 #include "cuda/schedule/program.h"
 
 namespace tilewright::cuda::schedule {
 
-/// Pairs blocks as `program.pairs` asks: of the operand that both read, each loads half, for both.
+/// Pairs blocks as `program.wanted_pairs` asks: of what two read, each loads half, for both.
 /// Programs where that cannot be go without.
 void pair_blocks(Program& program);
 

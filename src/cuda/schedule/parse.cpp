@@ -37,7 +37,11 @@ class Parser {
             if (one.name == "inner") p.order.inner = ints(one.numbers);
             if (one.name == "unequal") p.order.unequal = true;
             if (one.name == "irregular") p.order.irregular = true;
-            if (one.name == "pairs") p.pairs = one.text == "rows" ? Pairs::rows : Pairs::columns;
+            if (one.name == "pairs") {
+                for (const Pairs pairs : {Pairs::rows, Pairs::columns, Pairs::both}) {
+                    if (one.text == name(pairs)) p.pairs = pairs;
+                }
+            }
             if (one.name == "shared") p.shared_bytes = one.numbers.at(0);
         }
         expect("{");

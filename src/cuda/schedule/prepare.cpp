@@ -93,6 +93,12 @@ std::span<const Tile> product_tiles() {
     return kTiles;
 }
 
+bool has_tiles_to_choose(const ir::Function& kernel) {
+    bool has_dot = false;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) { has_dot |= made.op == ir::Op::dot; });
+    return has_dot && !is_chained(kernel);
+}
+
 std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
     if (is_chained(kernel)) return {kTiles[0]};  // blocks keep their size
     std::vector<std::pair<double, Tile>> costs;
@@ -105,8 +111,8 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
         // The tiles may be smaller than what was asked for.
         const ir::Shape product = largest_product(cut.kernel);
         const ProductWork work = work_of(cut.kernel);
-        for (const Pairs pairs : {Pairs::none, Pairs::rows}) {
-            const bool can_pair = cut.merged && work.rows > 1 && gains_by_pairs(work, tile);
+        for (const Pairs pairs : {Pairs::none, Pairs::rows, Pairs::both}) {
+            const bool can_pair = cut.merged && gains_by_pairs(work, tile, pairs);
             if (pairs != Pairs::none && !can_pair) continue;
             const double clocks = clocks_of(work, {product[0], product[1], pairs});
             costs.emplace_back(clocks, Tile{tile.rows, tile.columns, pairs});

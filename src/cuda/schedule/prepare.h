@@ -23,6 +23,10 @@ Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile);
 /// Tiles of products that are not chained.
 std::span<const Tile> product_tiles();
 
+/// Has the kernel products, and are its blocks cut into tiles of a size to choose? Blocks of
+/// chained products are not.
+bool has_tiles_to_choose(const ir::Function& kernel);
+
 /// The tiles to try, best first by estimated time.
 std::vector<Tile> tiles_to_try(const ir::Function& kernel);
 

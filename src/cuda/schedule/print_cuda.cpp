@@ -168,14 +168,13 @@ void CudaPrinter::frame() {
             line("const u32 last_program = blockIdx.y == 0 ? first_row : first_program + 1;");
         }
     } else {
-        const auto axis = [&](const std::vector<int>& axes, const char* variable, Pairs pairs) {
+        const auto axis = [&](const std::vector<int>& axes, const char* variable, bool paired) {
             const std::string all = std::string("all_") + variable;
-            const bool paired = p_.pairs == pairs;
             count(ordered ? axes : std::vector<int>{}, paired ? all.c_str() : variable);
             if (paired) line("const u32 {} = ({} + 1) / 2;  // pairs", variable, all);
         };
-        axis(p_.order.rows, "rows", Pairs::rows);
-        axis(p_.order.columns, "columns", Pairs::columns);
+        axis(p_.order.rows, "rows", p_.pairs_rows());
+        axis(p_.order.columns, "columns", p_.pairs_columns());
         count(others, "others");
         line("const u32 programs = rows * columns * others;");
     }
@@ -365,23 +364,24 @@ void CudaPrinter::programs(const Instruction& made) {
         alias(body.arguments[i], made.operands[i]);
         alias(made.results[i], made.operands[i]);
     }
-    const bool pairs = p_.cluster() > 1;
+    const std::string of_cluster = p_.cluster() > 1 ? fmt::format(" / {}", p_.cluster()) : "";
     open("for (u32 program = {}; program < {}; program += gridDim.x{})",
-         has_rows() ? "first_program"
-         : pairs    ? "blockIdx.x / 2"
-                    : "blockIdx.x",
-         has_rows() ? "last_program" : "programs", pairs ? " / 2" : "");
+         has_rows() ? "first_program" : "blockIdx.x" + of_cluster,
+         has_rows() ? "last_program" : "programs", of_cluster);
     if (!p_.order.rows.empty() && !p_.order.columns.empty()) {
         line(
             "const TilePlace place = tile_order<{}>(program % (rows * columns), rows, "
             "columns);",
-            p_.pairs == Pairs::rows ? p_.order.group / 2 : p_.order.group);
+            p_.pairs_rows() ? p_.order.group / 2 : p_.order.group);
         // Where one of a pair has no tile of its own, it computes the other one's.
-        decode(p_.order.rows,
-               p_.pairs == Pairs::rows ? "of_pair(place.row, rank, all_rows)" : "place.row");
-        decode(p_.order.columns, p_.pairs == Pairs::columns
-                                     ? "of_pair(place.column, rank, all_columns)"
-                                     : "place.column");
+        const bool four = p_.pairs == Pairs::both;
+        decode(p_.order.rows, p_.pairs_rows() ? fmt::format("of_pair(place.row, rank{}, all_rows)",
+                                                            four ? " % 2" : "")
+                                              : "place.row");
+        decode(p_.order.columns,
+               p_.pairs_columns()
+                   ? fmt::format("of_pair(place.column, rank{}, all_columns)", four ? " / 2" : "")
+                   : "place.column");
         decode(others_, "program / (rows * columns)");
     } else if (chained_) {
         decode(p_.order.inner,

@@ -15,9 +15,10 @@ void CudaPrinter::release(const Instruction& made) {
     const std::string when =
         made.operands.size() > 1 ? scalar(made.operands[1]) + " && " : std::string();
     if (p_.cluster() > 1) {
-        line("if ({}lane < 2)", when);
-        line("    ptx::mbarrier_arrive_cluster(ptx::cluster_map(base + {} + 8 * {}, lane));",
-             channel(made).empty, slot);
+        // To this block, and those that it shares an operand with.
+        line("if ({}lane < {})", when, p_.sharers());
+        line("    ptx::mbarrier_arrive_cluster(ptx::cluster_map(base + {} + 8 * {}, {}));",
+             channel(made).empty, slot, p_.pairs == Pairs::both ? "rank ^ lane" : "lane");
         return;
     }
     line("if ({}lane == 0) ptx::mbarrier_arrive(base + {} + 8 * {});", when, channel(made).empty,
@@ -122,11 +123,16 @@ void CudaPrinter::tma_load(const Instruction& made) {
     const std::string map = identifier(made.symbol("map"));
     if (made.has("multicast")) {
         // This block's half of the panels, or of the rows, for both blocks.
+        const bool rows = made.symbol("multicast") == "rows", four = p_.pairs == Pairs::both;
+        const std::string half = !four ? "rank" : rows ? "rank % 2" : "rank / 2";
+        const std::string blocks = !four  ? "3"
+                                   : rows ? "3 << (rank & 2)"   // blocks 0 and 1, or 2 and 3
+                                          : "5 << (rank & 1)";  // 0 and 2, or 1 and 3
         if (panels % 2 == 0) {
             open("TW_UNROLL for (int q = 0; q < {}; ++q)", panels / 2);
-            line("const u32 p = rank * {} + q;", panels / 2);
-            line("ptx::tensor_load_multicast({} + p * {}, &{}, {}, 3, {});", at, buffer.rows * 128,
-                 map, full, coordinates(made, fmt::format(" + p * {}", buffer.panel())));
+            line("const u32 p = {} * {} + q;", half, panels / 2);
+            line("ptx::tensor_load_multicast({} + p * {}, &{}, {}, {}, {});", at, buffer.rows * 128,
+                 map, full, blocks, coordinates(made, fmt::format(" + p * {}", buffer.panel())));
             close();
             return;
         }
@@ -134,11 +140,11 @@ void CudaPrinter::tma_load(const Instruction& made) {
         std::size_t row = 0;
         while (box[row] != buffer.rows / 2) ++row;
         if (panels > 1) open("TW_UNROLL for (int p = 0; p < {}; ++p)", panels);
-        line("ptx::tensor_load_multicast({} + rank * {}{}, &{}, {}, 3, {});", at,
+        line("ptx::tensor_load_multicast({} + {} * {}{}, &{}, {}, {}, {});", at, half,
              buffer.rows / 2 * 128, panels > 1 ? fmt::format(" + p * {}", buffer.rows * 128) : "",
-             map, full,
+             map, full, blocks,
              coordinates(made, panels > 1 ? fmt::format(" + p * {}", buffer.panel()) : "", row,
-                         fmt::format(" + rank * {}", buffer.rows / 2)));
+                         fmt::format(" + {} * {}", half, buffer.rows / 2)));
         if (panels > 1) close();
         return;
     }

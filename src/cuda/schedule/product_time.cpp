@@ -65,7 +65,10 @@ ProductWork work_of(const ir::Function& cut) {
         const bool known = extent != ir::kDynamic && work.tiles != 0;
         if (!known || __builtin_mul_overflow(work.tiles, extent, &work.tiles)) work.tiles = 0;
     }
-    if (cut.grid.size() >= 2) work.rows = cut.grid.rbegin()[1];
+    if (cut.grid.size() >= 2) {
+        work.rows = cut.grid.rbegin()[1];
+        work.columns = cut.grid.rbegin()[0];
+    }
     Definitions definitions;
     ir::walk(cut.body, [&](const ir::Instruction& made) {
         for (ir::Value result : made.results) definitions[result] = &made;
@@ -95,18 +98,31 @@ double clocks_of(const ProductWork& work, const Tile& tile) {
     const auto share = [](std::int64_t pitch, double of_32, double of_16) {
         return pitch % 128 == 0 ? 1.0 : pitch % 32 == 0 ? of_32 : of_16;
     };
-    const bool paired = tile.pairs == Pairs::rows;
-    constexpr double kPairedShare = 0.27, kPairedStart = 2600;
-    const double right = share(work.right_pitch, 1.7, 3.2) * (paired ? kPairedShare : 1.0);
-    const double bytes = kRowBytes * (rows * share(work.left_pitch, 2.2, 3.3) + columns * right);
-    const double step = longer_of(rows * columns / kElementsPerClock, bytes / kBytesPerClock);
+    // Blocks of a cluster wait for each other in each step, and for the launch of all.
+    constexpr double kSharedByPair = 0.6, kSharedByFour = 0.5;  // of an operand's bytes
+    constexpr double kStepOfPair = 1.13, kStepOfFour = 1.05, kClusterStart = 4000;
+    const bool four = tile.pairs == Pairs::both;
+    const bool rows_paired = tile.pairs == Pairs::rows || four;
+    const bool columns_paired = tile.pairs == Pairs::columns || four;
+    const double shared = four ? kSharedByFour : kSharedByPair;
+    const double right = share(work.right_pitch, 1.65, 3.2) * (rows_paired ? shared : 1.0),
+                 left = share(work.left_pitch, 1.4, 3.3) * (columns_paired ? shared : 1.0);
+    const double bytes = kRowBytes * (rows * left + columns * right);
+    const double step = longer_of(rows * columns / kElementsPerClock, bytes / kBytesPerClock) *
+                        (four                        ? kStepOfFour
+                         : tile.pairs != Pairs::none ? kStepOfPair
+                                                     : 1.0);
     const auto steps = static_cast<double>(work.steps > 0 ? work.steps : kUnknownSteps);
     const double of_tile = steps * step + clocks_after(tile);
     if (work.tiles == 0) return of_tile / (rows * columns);
-    if (paired) {
-        const std::int64_t pairs = work.tiles / work.rows * ceil_div(work.rows, 2);
-        const auto waves = static_cast<double>(ceil_div(pairs, kMultiprocessors / 2));
-        return kStart + kPairedStart + waves * of_tile;
+    if (tile.pairs != Pairs::none && work.rows > 0 && work.columns > 0) {
+        // Not every multiprocessor finds three others in its group.
+        const std::int64_t at_once = four ? 30 : kMultiprocessors / 2;
+        const std::int64_t clusters = work.tiles / (work.rows * work.columns) *
+                                      ceil_div(work.rows, rows_paired ? 2 : 1) *
+                                      ceil_div(work.columns, columns_paired ? 2 : 1);
+        const auto waves = static_cast<double>(ceil_div(clusters, at_once));
+        return kStart + kClusterStart + waves * of_tile;
     }
     return kStart + static_cast<double>(ceil_div(work.tiles, kMultiprocessors)) * of_tile;
 }

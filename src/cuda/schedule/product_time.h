@@ -10,7 +10,8 @@ namespace tilewright::cuda::schedule {
 
 /// What a product's kernel does.
 struct ProductWork {
-    std::int64_t rows = 0;   ///< the grid's last axis but one: of tiles, where blocks are merged
+    /// The grid's last two axes: of tiles, where blocks are merged.
+    std::int64_t rows = 0, columns = 0;
     std::int64_t tiles = 0;  ///< all, of batches, too; 0: depends on the call
     std::int64_t steps = 0;  ///< of 128 bytes along the inner dimension; 0: unknown
     /// Bytes from one row of an operand's array to the next; 0: unknown.
@@ -20,10 +21,13 @@ struct ProductWork {
 /// That of a kernel cut by `prepare_for_wgmma`.
 ProductWork work_of(const ir::Function& cut);
 
-/// Where pairs of thread blocks were faster: large tiles, and a right operand whose rows do not
-/// begin on 128 bytes.
-inline bool gains_by_pairs(const ProductWork& work, const Tile& tile) {
-    return tile.rows == 128 && tile.columns >= 192 && work.right_pitch % 128 != 0;
+/// Where clusters of thread blocks may be faster: tiles of 128 rows, and operands that they share
+/// whose rows do not begin on 128 bytes.
+inline bool gains_by_pairs(const ProductWork& work, const Tile& tile, Pairs pairs) {
+    const bool right = work.right_pitch % 128 != 0, left = work.left_pitch % 128 != 0;
+    if (tile.rows != 128 || work.rows == 1) return false;
+    if (pairs == Pairs::rows) return right && tile.columns >= 192;
+    return pairs == Pairs::both && right && left && tile.columns >= 128 && work.columns > 1;
 }
 
 /// Estimated clocks of a kernel of such tiles. Where the grid depends on the call, those of an

@@ -109,7 +109,7 @@ std::optional<Level> parse_level(std::string_view text) {
 }
 
 std::string_view name(Pairs pairs) {
-    constexpr std::string_view kNames[] = {"none", "rows", "columns"};
+    constexpr std::string_view kNames[] = {"none", "rows", "columns", "both"};
     return kNames[static_cast<std::size_t>(pairs)];
 }
 

@@ -226,11 +226,12 @@ struct TileOrder {
     bool irregular = false;
 };
 
-/// Clusters of two thread blocks with tiles beside each other, which load once what both read.
+/// Clusters of thread blocks with tiles beside each other, which load once what two of them read.
 enum class Pairs : std::uint8_t {
     none,
     rows,     ///< tiles of two rows: both read the same right operand
     columns,  ///< of two columns: the same left operand
+    both,     ///< of two rows and two columns: each shares an operand with two others
 };
 std::string_view name(Pairs pairs);
 
@@ -239,6 +240,15 @@ struct Tile {
     std::int64_t rows = 128, columns = 256;
     Pairs pairs = Pairs::none;
     bool operator==(const Tile&) const = default;
+};
+
+/// One way to schedule a product.
+struct Choice {
+    Tile tile;
+    int group = 8;           ///< rows of tiles that share what L2 holds
+    int stages = 0;          ///< slots of the ring; 0: what the kernel's hint asks for
+    std::int64_t parts = 1;  ///< of the inner dimension, see `split_product`
+    bool operator==(const Choice&) const = default;
 };
 
 struct Program {
@@ -269,7 +279,11 @@ struct Program {
     }
 
     int warps() const;
-    int cluster() const { return pairs == Pairs::none ? 1 : 2; }
+    int cluster() const { return pairs == Pairs::none ? 1 : pairs == Pairs::both ? 4 : 2; }
+    bool pairs_rows() const { return pairs == Pairs::rows || pairs == Pairs::both; }
+    bool pairs_columns() const { return pairs == Pairs::columns || pairs == Pairs::both; }
+    /// Thread blocks that write to a block's slots, with itself.
+    int sharers() const { return 1 + (pairs_rows() ? 1 : 0) + (pairs_columns() ? 1 : 0); }
     int consumer_groups() const { return groups.empty() ? 0 : groups[0] * groups[1]; }
     const Buffer& buffer(std::string_view called) const;
     const Map& map(std::string_view called) const;

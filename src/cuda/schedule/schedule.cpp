@@ -45,6 +45,10 @@ Program scheduled(const ir::Function& prepared, const Target& target, Pairs pair
         {Level::placed, place_shared},         {Level::synchronised, insert_barriers}};
     Program program = lower(prepared, target);
     program.wanted_pairs = pairs;
+    if (target.choice) {
+        program.order.group = target.choice->group;
+        if (target.choice->stages > 0) program.stages = target.choice->stages;
+    }
     check(program);
     for (const auto& [level, pass] : kPasses) {
         if (level > up_to) break;
@@ -59,7 +63,8 @@ Program scheduled(const ir::Function& prepared, const Target& target, Pairs pair
 Program schedule(const ir::Function& kernel, const Target& target, Level up_to) {
     if (!is_for(target.arch)) throw Refused("it is for sm_90a only");
     std::string reason;
-    const std::vector<Tile> tiles = target.tile ? std::vector{*target.tile} : tiles_to_try(kernel);
+    const std::vector<Tile> tiles =
+        target.choice ? std::vector{target.choice->tile} : tiles_to_try(kernel);
     for (const Tile& tile : tiles) {
         const Prepared prepared = prepare_for_wgmma(kernel, tile);
         std::string refusal = prepared.refusal;

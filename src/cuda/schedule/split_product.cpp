@@ -2,7 +2,6 @@
 #include "cuda/schedule/split_product.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -10,10 +9,10 @@
 #include "cuda/schedule/prepare.h"
 #include "cuda/schedule/product_time.h"
 #include "cuda/schedule/schedule.h"
+#include "cuda/schedule/whole_product.h"
 #include "ir/access.h"
 #include "ir/builder.h"
 #include "ir/passes/dce.h"
-#include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/integer.h"
 
@@ -125,15 +124,27 @@ Begins begins_of(const ir::Function& kernel, const ir::Instruction& store) {
     return begins;
 }
 
-std::array<ir::IndexOperand, 3> part_of(ir::Value part, const Begins& begins,
-                                        const ir::Shape& tile) {
-    return {ir::IndexOperand::scalar(part), ir::IndexOperand::slice(begins.row, tile[0]),
-            ir::IndexOperand::slice(begins.column, tile[1])};
+/// A block of the sums of a part; `batch` are the program's positions along other axes than those
+/// of blocks, so that programs of a batch have sums of their own.
+std::vector<ir::IndexOperand> part_of(ir::Value part, const std::vector<ir::Value>& batch,
+                                      const Begins& begins, const ir::Shape& tile) {
+    std::vector<ir::IndexOperand> place{ir::IndexOperand::scalar(part)};
+    for (const ir::Value position : batch) place.push_back(ir::IndexOperand::scalar(position));
+    place.push_back(ir::IndexOperand::slice(begins.row, tile[0]));
+    place.push_back(ir::IndexOperand::slice(begins.column, tile[1]));
+    return place;
+}
+
+/// Positions along grid axes.
+std::vector<ir::Value> positions_along(ir::Builder& b, const std::vector<int>& axes, int more) {
+    std::vector<ir::Value> positions;
+    for (const int axis : axes) positions.push_back(b.program_id(axis + more));
+    return positions;
 }
 
 /// Multiplies a part, whose sums are stored.
 ir::Function parts_of(const ir::Function& kernel, const Found& found, const ir::RefType& sums,
-                      std::int64_t chunk) {
+                      const std::vector<int>& batch, std::int64_t chunk) {
     ir::Function result = kernel;
     result.name += "_parts";
     const ir::Value to = result.add_parameter(sums, "sums");
@@ -171,7 +182,7 @@ ir::Function parts_of(const ir::Function& kernel, const Found& found, const ir::
         result.body.body.push_back(std::move(made));
     }
     const ir::Shape tile = result.type(found.dot->result()).shape;
-    b.store(to, part_of(part, begins, tile), found.dot->result());
+    b.store(to, part_of(part, positions_along(b, batch, 1), begins, tile), found.dot->result());
     b.yield({});
     ir::dce(result);
     return result;
@@ -190,7 +201,7 @@ bool is_position(const ir::Function& kernel, const ir::Instruction& made,
 
 /// Adds the parts in place of the product.
 std::optional<ir::Function> finish_of(const ir::Function& kernel, const Found& found,
-                                      const ir::RefType& sums) {
+                                      const ir::RefType& sums, const std::vector<int>& batch) {
     ir::Function result = kernel;
     result.name += "_finish";
     const ir::Value from = result.add_parameter(sums, "sums");
@@ -211,9 +222,10 @@ std::optional<ir::Function> finish_of(const ir::Function& kernel, const Found& f
     for (ir::Instruction& made : body) {
         if (made.results.size() == 1 && positions.contains(made.result())) continue;
         if (made.op == ir::Op::dot) {
+            const std::vector<ir::Value> places = positions_along(b, batch, 0);
             for (std::int64_t i = 0; i < sums.extents[0]; ++i) {
                 const ir::Value part = b.constant_int({DType::i64, {}}, i);
-                const ir::Value one = b.load(from, part_of(part, begins, tile));
+                const ir::Value one = b.load(from, part_of(part, places, begins, tile));
                 sum = sum ? b.binary(ir::Op::add, sum, one) : one;
             }
             continue;
@@ -227,14 +239,19 @@ std::optional<ir::Function> finish_of(const ir::Function& kernel, const Found& f
     return result;
 }
 
-/// Do programs differ in the block alone? Those of a batch would add to the same sums.
-bool has_only_blocks(const ir::Function& kernel, const MergedBlocks& merged) {
-    for (std::size_t axis = 0; axis < kernel.grid.size(); ++axis) {
-        const bool of_blocks =
-            std::count(merged.axes.begin(), merged.axes.end(), static_cast<int>(axis)) > 0;
-        if (!of_blocks && kernel.grid[axis] != 1) return false;
+/// Grid axes of several programs that do not count blocks, as those of a batch; nothing where one
+/// depends on the call, or there are too many.
+std::optional<std::vector<int>> batch_axes(const ir::Function& kernel, const MergedBlocks& merged) {
+    std::vector<int> axes;
+    for (int axis = 0; axis < std::ssize(kernel.grid); ++axis) {
+        const bool of_blocks = std::count(merged.axes.begin(), merged.axes.end(), axis) > 0;
+        if (of_blocks || kernel.grid[axis] == 1) continue;
+        if (kernel.grid[axis] == ir::kDynamic) return std::nullopt;
+        axes.push_back(axis);
     }
-    return true;
+    constexpr std::size_t kOthers = 3;  // dimensions of the sums: parts, rows and columns
+    if (axes.size() + kOthers > ir::kMaxRefRank) return std::nullopt;
+    return axes;
 }
 
 /// Few rows to a program, so that all multiprocessors have some.
@@ -253,11 +270,12 @@ ir::Function cut_finish(const ir::Function& finish, const MergedBlocks& merged) 
 }  // namespace
 
 std::optional<SplitProduct> split_product(const ir::Function& kernel, std::int64_t parts) {
-    ir::Function source = kernel;
-    ir::optimise(source);
+    const ir::Function source = whole_product(kernel);
     const auto merged = mergeable_blocks(source);
     const auto found = Search(source).run();
-    if (!merged || !found || parts < 2 || !has_only_blocks(source, *merged)) return std::nullopt;
+    if (!merged || !found || parts < 2) return std::nullopt;
+    const auto batch = batch_axes(source, *merged);
+    if (!batch) return std::nullopt;
     const DType operands = source.type(found->dot->operands[0]).dtype;
     const std::int64_t step = kStepBytes / size_of(operands);
     const std::int64_t steps = ceil_div(found->depth, step);
@@ -267,10 +285,12 @@ std::optional<SplitProduct> split_product(const ir::Function& kernel, std::int64
     constexpr std::int64_t kVector = 4;  // elements of 16 bytes
     SplitProduct split;
     split.sums.dtype = source.type(found->dot->result()).dtype;
-    split.sums.extents = {whole, merged->extents[0],
-                          ceil_div(merged->extents[1], kVector) * kVector};
-    split.parts = parts_of(source, *found, split.sums, chunk);
-    auto finish = finish_of(source, *found, split.sums);
+    split.sums.extents = {whole};
+    for (const int axis : *batch) split.sums.extents.push_back(source.grid[axis]);
+    split.sums.extents.push_back(merged->extents[0]);
+    split.sums.extents.push_back(ceil_div(merged->extents[1], kVector) * kVector);
+    split.parts = parts_of(source, *found, split.sums, *batch, chunk);
+    auto finish = finish_of(source, *found, split.sums, *batch);
     if (!finish) return std::nullopt;
     split.finish = cut_finish(*finish, *merged);
     return split;
@@ -280,11 +300,12 @@ std::int64_t parts_of_product(const ir::Function& kernel, const std::string& arc
     constexpr std::int64_t kMostParts = 16, kFewestSteps = 8;
     constexpr double kGain = 0.95;  // estimates are not exact, and results differ in the last bits
     if (!is_for(arch) || !split_product(kernel, 2)) return 1;
+    const ir::Function whole = whole_product(kernel);
     double best = 0;
     std::int64_t chosen = 1;
     for (std::int64_t parts = 1; parts <= kMostParts; parts *= 2) {
         for (const Tile& tile : product_tiles()) {
-            const Prepared cut = prepare_for_wgmma(kernel, tile);
+            const Prepared cut = prepare_for_wgmma(parts == 1 ? kernel : whole, tile);
             if (!cut.refusal.empty()) continue;
             const ProductWork work = work_of(cut.kernel);
             if (work.tiles == 0 || (parts > 1 && work.steps < kFewestSteps * parts)) continue;

@@ -246,7 +246,7 @@ Broken channels(const Program& p) {
             return broken("threads copy {} bytes of {} to @{}", channel.copied, channel.bytes,
                           channel.name);
         }
-        const int releases = 4 * p.consumer_groups() * p.cluster();
+        const int releases = 4 * p.consumer_groups() * p.sharers();
         if (channel.empty_arrivals != releases) {
             return broken("@{} waits for {} warps, not {}", channel.name, channel.empty_arrivals,
                           releases);

@@ -222,7 +222,7 @@ class Specialisation {
             if (!made.is(Op::tma_load) && !made.is(Op::thread_load)) return;
             for (Value operand : made.operands) collect(operand, axes[made.symbol("to")]);
         });
-        p_.order = {};
+        p_.order.rows = p_.order.columns = {};
         const std::set<int>& of_a = axes[product->symbol("a")];
         const std::set<int>& of_b = axes[product->symbol("b")];
         for (int axis = 0; axis < std::ssize(p_.grid); ++axis) {
@@ -260,7 +260,7 @@ class Specialisation {
                 for (Value operand : inner.operands) collect(operand, of_loads);
             });
         });
-        p_.order = {};
+        p_.order.inner = {};
         p_.order.unequal = !of_bounds.empty();
         p_.order.irregular = p_.order.unequal && irregular;
         for (int axis = 0; axis < std::ssize(p_.grid); ++axis) {

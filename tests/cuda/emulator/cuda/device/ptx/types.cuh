@@ -37,7 +37,7 @@ struct Dim3 {
 inline Dim3 threadIdx, blockIdx, gridDim, blockDim;
 
 /// The blocks of a cluster have their shared memory one after the other.
-inline constexpr std::size_t kSharedBytes = 256 * 1024, kMostBlocks = 2;
+inline constexpr std::size_t kSharedBytes = 256 * 1024, kMostBlocks = 4;
 alignas(1024) inline unsigned char memory[kMostBlocks * kSharedBytes];
 
 namespace emulator {
