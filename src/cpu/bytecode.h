@@ -354,6 +354,7 @@ struct Dot {
     Tile scale;
     bool by_rows = false;  ///< the vector operand is contiguous along k, not along the lanes
     GemmFunction function = nullptr;
+    std::int64_t stored_ref = -1;  ///< the array that `out`, a view set by StoreView, is in
 
     /// Large dots work on blocks of kBlockRows rows and kBlockDepth steps of k, and copy blocks of
     /// an array with distant rows to these buffers. Home none: the dot is small, or the operand is
@@ -425,8 +426,8 @@ struct Store {
     std::int64_t view = -1;  ///< a view: nothing to do when it is in the array itself
 };
 
-/// Sets a view to the rectangle that a chain stores to, or to a tile that a Store then copies there
-/// when the rectangle leaves the array or does not have stride 1 along `unit_axis`.
+/// Sets a view to the rectangle that a chain or dot stores to, or to a tile that a Store then
+/// copies there when the rectangle leaves the array or does not have stride 1 along `unit_axis`.
 struct StoreView {
     /// Arrays of half of the last-level cache, or at least this large, that the program only writes
     /// get non-temporal stores.
@@ -435,7 +436,8 @@ struct StoreView {
     Access access;
     std::uint32_t view = 0;
     int unit_axis = 0;
-    Tile copy;  ///< home none: the chain skips its store and the Store does it
+    Tile copy;           ///< home none: the chain skips its store and the Store does it
+    bool loads = false;  ///< the copy gets the rectangle's elements, to which a dot adds
 };
 
 struct Atomic {

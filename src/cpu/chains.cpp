@@ -28,6 +28,10 @@ void visit_refs(const Instruction& instruction, Visitor&& visit) {
     if (const auto* load = std::get_if<Load>(&instruction)) visit(load->access.ref, false);
     if (const auto* store = std::get_if<Store>(&instruction)) visit(store->access.ref, true);
     if (const auto* atomic = std::get_if<Atomic>(&instruction)) visit(atomic->access.ref, true);
+    if (const auto* view = std::get_if<StoreView>(&instruction); view && view->loads)
+        visit(view->access.ref, false);
+    if (const auto* dot = std::get_if<Dot>(&instruction); dot && dot->stored_ref >= 0)
+        visit(static_cast<std::uint32_t>(dot->stored_ref), true);
     if (const auto* chain = std::get_if<Chain>(&instruction)) {
         for (const StripOp& op : chain->ops) {
             if (op.stored_ref >= 0) visit(static_cast<std::uint32_t>(op.stored_ref), true);
@@ -40,9 +44,9 @@ void hoist_views(Region& region) {
     const auto is_view = [](const Node& node) {
         if (node.kind != Node::Kind::instruction) return false;
         const auto* load = std::get_if<LoadView>(&node.instruction);
+        const auto* store = std::get_if<StoreView>(&node.instruction);
         return (load && !load->packs_far_rows) ||
-               std::holds_alternative<SubView>(node.instruction) ||
-               std::holds_alternative<StoreView>(node.instruction);
+               std::holds_alternative<SubView>(node.instruction) || (store && !store->loads);
     };
     for (std::size_t i = 1; i < region.size(); ++i) {
         if (!is_view(region[i])) continue;

@@ -284,6 +284,10 @@ void execute(Frame& frame, const StoreView& store) {
     } else {
         const ResolvedTile copy = resolve(frame, store.copy);
         view = {copy.data, copy.stride, copy.lane_axis, copy.width, copy.panel_stride};
+        if (store.loads) {
+            load_rectangle(frame, to, {}, copy, store.access.shape,
+                           kernels().transpose(copy.dtype, copy.dtype));
+        }
     }
 }
 

@@ -120,6 +120,10 @@ class Lowering {
     bool rounds_for_dots(const ir::Instruction& instruction) const;
     bool scales_accumulator(const ir::Instruction& instruction);
     bool is_blocked(const ir::Instruction& dot) const;
+    const ir::Instruction* maker_of(ir::Value value) const;
+    const ir::Instruction* store_of(const ir::Instruction& dot) const;
+    bool is_added_in_place(const ir::Instruction& load) const;
+    Tile lower_target(const ir::Instruction& store);
     Tile vector_operand(const Tile& tile, int at_depth, std::int64_t width);
     Tile broadcast_words(const Tile& tile, int at_depth, const DotForm& form);
     Tile vector_words(const Tile& tile, int at_depth, std::int64_t width, const DotForm& form);
@@ -147,6 +151,7 @@ class Lowering {
     std::vector<bool> varies_;               ///< scalars that depend on the program of the grid
     std::set<ir::Value> written_;            ///< Refs that some instruction stores to
     std::map<ir::Value, ir::Value> scales_;  ///< products applied by dots, and their factors
+    std::map<const ir::Instruction*, Tile> targets_;  ///< stores that dots do, and copies at edges
     std::map<std::pair<std::uint32_t, int>, Tile> packed_;  ///< views copied to lane layouts
     std::map<std::uint32_t, std::uint32_t> refs_;           ///< value id -> Program::refs
     std::map<std::pair<int, std::uint64_t>, std::uint32_t> constant_slots_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cpu/lower.h"
+#include "ir/access.h"
 #include "support/check.h"
 
 namespace tilewright::cpu {
@@ -131,6 +132,71 @@ bool Lowering::scales_accumulator(const ir::Instruction& instruction) {
     return false;
 }
 
+const ir::Instruction* Lowering::maker_of(Value value) const {
+    const auto& body = block_->body;
+    const auto found = std::find_if(body.begin(), body.end(), [&](const auto& instruction) {
+        return std::find(instruction.results.begin(), instruction.results.end(), value) !=
+               instruction.results.end();
+    });
+    return found == body.end() ? nullptr : &*found;
+}
+
+/// The store to an array that a dot may do itself, or nullptr: the only reader of its result, to
+/// rows whose elements follow each other, of an array that the program also reads (results that are
+/// only written may be written past the caches). If the dot adds to a tile, the tile was loaded
+/// from there for this alone. Nothing in between touches memory.
+const ir::Instruction* Lowering::store_of(const ir::Instruction& dot) const {
+    const Value result = dot.result();
+    const ir::Type& type = function_.type(result);
+    const int lane = type.shape.rank() - 1;
+    const auto& users = users_[result.id];
+    if (users.size() != 1 || users[0]->op != Op::store || type.shape.rank() != 2) return nullptr;
+    if (is_vector(type.shape) || lanes_[result.id].axis != lane || multiplies_rows(dot))
+        return nullptr;
+    const ir::Instruction& store = *users[0];
+    const auto& to = store.get<ir::AccessAttributes>();
+    const auto is_tile = [](const ir::Index& index) { return index.kind == ir::Index::Kind::tile; };
+    const std::size_t num_indices = to.indices.size();
+    if (to.has_mask || store.operands[1 + num_indices] != result ||
+        contiguous_axis(to, type.shape) != lane ||
+        std::any_of(to.indices.begin(), to.indices.end(), is_tile)) {
+        return nullptr;
+    }
+    const Value ref = store.operands[0];
+    if (function_.ref_type(ref).dtype != type.dtype || !program_.refs[refs_.at(ref.id)].is_read)
+        return nullptr;
+    const ir::Instruction* first = &dot;
+    if (dot.operands.size() > 2) {
+        first = maker_of(dot.operands[2]);
+        if (!first || first->op != Op::load || users_[dot.operands[2].id].size() != 1)
+            return nullptr;
+        const auto& from = first->get<ir::AccessAttributes>();
+        const bool same =
+            std::equal(store.operands.begin(), store.operands.begin() + 1 + num_indices,
+                       first->operands.begin(),
+                       first->operands.begin() + 1 + from.indices.size()) &&
+            from.indices == to.indices;
+        if (from.has_mask || !same) return nullptr;
+    }
+    const ir::Instruction* const begin = block_->body.data();
+    const ir::Instruction* const end = begin + block_->body.size();
+    if (&store <= first || &store >= end || &dot < begin || &dot > &store) return nullptr;
+    for (const ir::Instruction* between = first + 1; between < &store; ++between) {
+        const bool reads = between->op == Op::load && between < &dot;
+        if (!between->blocks.empty() || (ir::is_access(between->op) && !reads)) return nullptr;
+    }
+    return &store;
+}
+
+/// True for a load of a tile that a dot adds to in the array.
+bool Lowering::is_added_in_place(const ir::Instruction& load) const {
+    const auto& users = users_[load.result().id];
+    if (users.size() != 1 || users[0]->op != Op::dot) return false;
+    const ir::Instruction& dot = *users[0];
+    return dot.operands.size() > 2 && dot.operands[2] == load.result() &&
+           maker_of(dot.result()) == &dot && store_of(dot) != nullptr;
+}
+
 /// True when a dot is so large that its operands are packed block by block where their rows are far
 /// apart in an array.
 bool Lowering::is_blocked(const ir::Instruction& dot) const {
@@ -216,10 +282,14 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     const DType sums = narrow ? DType::i32 : dtype;
 
     // The reader of the product may prefer lanes along the batch, but no kernel writes them.
-    const Tile wanted = narrow ? new_tile(sums, shape, lanes_[result.id]) : new_result(result);
+    const ir::Instruction* const store = store_of(instruction);
+    const Tile wanted = store    ? lower_target(*store)
+                        : narrow ? new_tile(sums, shape, lanes_[result.id])
+                                 : new_result(result);
+    if (store) set_place(result, wanted);
     const bool along_batch = wanted.lane_axis >= 0 && wanted.lane_axis < first;
     const Tile out = along_batch ? new_tile(sums, shape, {rank - 1, kPanelLanes}) : wanted;
-    if (has_acc) {
+    if (has_acc && !store) {
         const Value acc = instruction.operands[2];
         copy(narrow ? converted(tile(acc), place(acc).depth, sums) : tile(acc), out);
     }
@@ -259,6 +329,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     dot.n = shape[first + 1];
     dot.k = broadcast.tile.shape[2];
     dot.accumulate = has_acc;
+    if (store) dot.stored_ref = refs_.at(store->operands[0].id);
     dot.out = canonical(out, lanes_are_m);
     if (const auto scale = has_acc ? scales_.find(instruction.operands[2]) : scales_.end();
         scale != scales_.end()) {

@@ -121,6 +121,7 @@ bool Lowering::lower_view(const ir::Instruction& instruction) {
 }
 
 void Lowering::lower_load(const ir::Instruction& instruction) {
+    if (is_added_in_place(instruction)) return;
     if (lower_view(instruction)) return;
     const auto& attributes = instruction.get<ir::AccessAttributes>();
     const Value result = instruction.result();
@@ -165,7 +166,38 @@ void Lowering::lower_store(const ir::Instruction& instruction) {
     if (attributes.has_mask) {
         store.mask = mask_tile(instruction.operands[next + 1], store.value.shape);
     }
+    if (const auto target = targets_.find(&instruction); target != targets_.end()) {
+        // A dot has written to the view.
+        store.view = store.value.index;
+        store.value = target->second;
+        return emit(store);
+    }
     if (!lower_store_view(instruction, store)) emit(store);
+}
+
+/// The view to which a dot writes what `store` would store; the store then copies it where the
+/// rectangle leaves the array.
+Tile Lowering::lower_target(const ir::Instruction& store) {
+    const auto& attributes = store.get<ir::AccessAttributes>();
+    const ir::Instruction& dot = *maker_of(store.operands[1 + attributes.indices.size()]);
+    const ir::Shape& shape = function_.type(dot.result()).shape;
+    const int lane = shape.rank() - 1;
+    StoreView view;
+    view.unit_axis = lane;
+    view.access = lower_access(store, shape);
+    view.view = program_.num_views++;
+    view.loads = dot.operands.size() > 2;
+    view.copy = new_tile(view.access.dtype, shape, {lane, kPanelLanes});
+    targets_[&store] = view.copy;
+    Tile to;
+    to.home = Home::view;
+    to.index = view.view;
+    to.dtype = view.access.dtype;
+    to.shape = shape;
+    to.unit_axis = lane;
+    for (int axis = 0; axis < shape.rank(); ++axis) to.view_axis[axis] = axis;
+    emit(std::move(view));
+    return to;
 }
 
 /// A store whose lanes are along the array's rows becomes an op of a chain, which writes directly

@@ -160,7 +160,8 @@ struct Printer {
         return fmt::format("v{} = part of v{}", part.view, part.from);
     }
     std::string operator()(const StoreView& store) const {
-        return fmt::format("v{} = view {} to write", store.view, text_of(store.access)) +
+        return fmt::format("v{} = view {} to {}", store.view, text_of(store.access),
+                           store.loads ? "add to" : "write") +
                (store.copy.home == Home::none ? "" : " or keep in " + text_of(store.copy));
     }
     std::string operator()(const Store& store) const {
