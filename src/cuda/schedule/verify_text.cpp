@@ -6,6 +6,7 @@
 #include "cuda/schedule/memory_order.h"
 #include "cuda/schedule/register_names.h"
 #include "cuda/schedule/verify_rules.h"
+#include "ir/passes/facts.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
