@@ -277,6 +277,49 @@ TEST_F(Sm90BackwardGpu, HeadDimensions) {
     check({.q_len = 300, .kv_len = 300, .dim = 72, .value_dim = 248}, /*deterministic=*/true);
 }
 
+TEST_F(Sm90BackwardGpu, CopiesOfRowsChangeNoBit) {
+    for (const bool rows_before_heads : {false, true}) {
+        for (const std::int64_t dim : {8, 40, 72, 104, 136, 248}) {
+            const Problem p{.batch = 2,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .q_len = 300,
+                            .kv_len = 333,
+                            .dim = dim,
+                            .value_dim = dim == 136 ? 64 : dim,
+                            .causal = dim == 40,
+                            .rows_before_heads = rows_before_heads};
+            BackwardDevice device(p, Sample(p, p.heads, p.q_len, p.dim, 1).exact,
+                                  Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact,
+                                  Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact,
+                                  Sample(p, p.heads, p.q_len, p.value_dim, 4).exact, Array{},
+                                  /*deterministic=*/true);
+            const BackwardDesc desc = check_backward(device.inputs);
+            BackwardConfig config = choose_backward(desc);
+            Guarded* const gradients[] = {&device.grad_query, &device.grad_key, &device.grad_value};
+            std::vector<unsigned char> bits[2][3];
+            for (const bool wide : {false, true}) {
+                config.wide = wide;
+                Guarded workspace(backward_workspace_bytes(desc, config));
+                device.inputs.workspace = workspace.address();
+                for (Guarded* const gradient : gradients) gradient->buffer.fill(kPoison);
+                const cuda::Stream stream(0);
+                launch_backward(device.inputs, desc, config, load_backward(desc, config, 0),
+                                stream.handle());
+                stream.synchronize();
+                for (int i = 0; i < 3; ++i) {
+                    bits[wide][i].resize(gradients[i]->buffer.bytes() - 2 * kGuard);
+                    gradients[i]->buffer.download(bits[wide][i].data(), bits[wide][i].size(),
+                                                  kGuard);
+                    EXPECT_TRUE(gradients[i]->intact()) << dim;
+                }
+                EXPECT_TRUE(workspace.intact()) << dim;
+            }
+            for (int i = 0; i < 3; ++i) EXPECT_EQ(bits[0][i], bits[1][i]) << dim << " " << i;
+        }
+    }
+}
+
 TEST_F(Sm90BackwardGpu, HalfPrecision) {
     for (std::int64_t dim : {64, 96, 128}) {
         check({.dtype = DType::f16,

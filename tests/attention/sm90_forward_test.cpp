@@ -8,6 +8,7 @@
 #include <random>
 
 #include "attention/reference.h"
+#include "attention/sm90/wide_rows.h"
 #include "tests/attention/sm90_support.h"
 
 namespace tilewright::attn::sm90 {
@@ -158,6 +159,36 @@ TEST(Sm90Forward, FewRowsShareTilesAndSplitKeys) {
                       .value_dim = 256})
                   .stream_k,
               0);
+}
+
+TEST(Sm90Forward, RowsThatTmaReadsSlowlyAreCopiedWhereManyQueriesReadThem) {
+    const auto config = [](const Problem& p) {
+        return choose_forward(check_forward(inputs_of(p)), 132);
+    };
+    const auto square = [](std::int64_t length, std::int64_t dim, bool causal = false) {
+        return Problem{.heads = 16,
+                       .kv_heads = 16,
+                       .q_len = length,
+                       .kv_len = length,
+                       .dim = dim,
+                       .value_dim = dim,
+                       .causal = causal};
+    };
+    EXPECT_TRUE(config(square(8192, 72)).wide);
+    EXPECT_TRUE(config(square(8192, 200, true)).wide);
+    EXPECT_FALSE(config(square(8192, 96)).wide);
+    EXPECT_FALSE(config(square(1024, 72)).wide);
+    EXPECT_FALSE(config(square(4096, 72, true)).wide);
+    Problem grouped = square(1024, 72);
+    grouped.kv_heads = 2;
+    EXPECT_TRUE(config(grouped).wide);
+    const ForwardDesc desc = check_forward(inputs_of(square(8192, 72)));
+    ForwardConfig without = choose_forward(desc, 132);
+    without.wide = false;
+    EXPECT_GE(forward_workspace_bytes(desc, choose_forward(desc, 132)),
+              forward_workspace_bytes(desc, without) + 2 * 16 * 8192 * 72 * 2);
+    TW_REQUIRE_NVRTC();
+    EXPECT_NO_THROW(cuda::compile(generate_wide_rows()));
 }
 
 // ---- on a Hopper GPU
@@ -352,6 +383,45 @@ TEST_F(Sm90Gpu, LongCausalTilesOfThreeWarpgroups) {
                    .value_dim = dim,
                    .causal = true,
                    .diagonal = diagonal});
+        }
+    }
+}
+
+// Products take the same numbers in the same order, so the bits are the same.
+TEST_F(Sm90Gpu, CopiesOfRowsChangeNoBit) {
+    for (const bool rows_before_heads : {false, true}) {
+        for (const std::int64_t dim : {8, 24, 40, 72, 80, 120, 136, 200}) {
+            const Problem p{.batch = 2,
+                            .heads = 6,
+                            .kv_heads = 3,
+                            .q_len = 300,
+                            .kv_len = 333,
+                            .dim = dim,
+                            .value_dim = dim == 120 ? 64 : dim,
+                            .causal = dim == 40,
+                            .rows_before_heads = rows_before_heads};
+            Device device(p, Sample(p, p.heads, p.q_len, p.dim, 1).exact,
+                          Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact,
+                          Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact);
+            const ForwardDesc desc = check_forward(device.inputs);
+            ForwardConfig config = choose_forward(desc, cuda::device_info(0).multiprocessors);
+            std::vector<std::uint16_t> bits[2];
+            for (const bool wide : {false, true}) {
+                config.wide = wide;
+                Guarded workspace(forward_workspace_bytes(desc, config));
+                device.inputs.workspace = workspace.address();
+                device.out.buffer.fill(kPoison);
+                const cuda::Stream stream(0);
+                launch_forward(device.inputs, desc, config, load_forward(desc, config, 0),
+                               stream.handle());
+                stream.synchronize();
+                bits[wide].resize(
+                    static_cast<std::size_t>(p.batch * p.heads * p.q_len * p.value_dim));
+                device.out.buffer.download(bits[wide].data(), bits[wide].size() * 2, kGuard);
+                EXPECT_TRUE(workspace.intact()) << dim;
+                EXPECT_TRUE(device.guards_intact()) << dim;
+            }
+            EXPECT_EQ(bits[0], bits[1]) << dim;
         }
     }
 }

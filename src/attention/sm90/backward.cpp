@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "attention/sm90/lists.h"
 #include "attention/sm90/mask_lists.h"
 #include "attention/sm90/memory_parameters.h"
+#include "attention/sm90/wide_rows.h"
 #include "cuda/codegen/wgmma_shapes.h"
 
 namespace tilewright::attn::sm90 {
@@ -76,7 +78,7 @@ std::int64_t kv_tiles_of(const BackwardDesc& desc, const BackwardConfig& config)
 struct Workspace {
     std::size_t sums, row_lse, row_delta, query_delta, last_added, next_tile, sinks, block_rows,
         lists;
-    std::size_t query, key_splits, value_splits, bytes;
+    std::size_t query, key_splits, value_splits, wide, bytes;
     std::vector<std::size_t> captures;  ///< accumulators for each capture's gradient; of size 0
                                         ///< where it needs none
     std::size_t captures_begin, captures_end;
@@ -94,6 +96,16 @@ std::int64_t capture_sums(const BackwardDesc& desc, const BackwardConfig& config
 std::span<const CaptureGradient> capture_gradients(const BackwardDesc& desc) {
     if (desc.score_mod == nullptr) return {};
     return desc.score_mod->gradients;
+}
+
+/// Of copies of Q and dO and, where dQ has a kernel of its own, of K and V.
+std::size_t wide_bytes_of(const BackwardDesc& desc) {
+    const auto bytes = [&](std::int64_t heads, std::int64_t rows) {
+        return wide_bytes(desc.batch, heads, rows, desc.query_dim) +
+               wide_bytes(desc.batch, heads, rows, desc.value_dim);
+    };
+    return bytes(desc.heads, desc.q_len) +
+           (desc.over_128() ? bytes(desc.kv_heads, desc.kv_len) : 0);
 }
 
 Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
@@ -125,6 +137,7 @@ Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
         config.splits > 1 ? desc.batch * desc.kv_heads * config.splits * desc.kv_len : 0;
     layout.key_splits = take(split_rows * desc.query_dim * 4);
     layout.value_splits = take(split_rows * desc.value_dim * 4);
+    layout.wide = take(config.wide ? static_cast<std::int64_t>(wide_bytes_of(desc)) : 0);
     layout.captures_begin = at;
     for (const CaptureGradient& gradient : capture_gradients(desc)) {
         layout.captures.push_back(take(4 * capture_sums(desc, config, gradient.spread)));
@@ -221,6 +234,29 @@ BackwardConfig choose_tiles(const BackwardDesc& desc) {
     return config;
 }
 
+/// Are Q and dO copied? A copy takes as long as L2 loses while 1,000 to 4,000 keys read each query.
+bool wants_wide(const BackwardDesc& desc) {
+    constexpr std::int64_t kLeastKeys = 4096;
+    if (desc.listed || desc.lower_bound) return false;
+    const std::int64_t keys = desc.kv_len / (desc.upper_bound ? 2 : 1);
+    return (is_odd(desc.query_dim) || is_odd(desc.value_dim)) && keys >= kLeastKeys;
+}
+
+/// The inputs with copies in the workspace, from `offset` on, of what many tiles read.
+BackwardInputs widened(const BackwardInputs& given, const BackwardDesc& desc, std::size_t offset,
+                       int device, cuda::StreamHandle stream) {
+    const cuda::ContextScope scope(device);
+    BackwardInputs inputs = given;
+    const cuda::DeviceAddress copies = inputs.workspace + offset;
+    if (desc.over_128()) {
+        widen_rows({&inputs.query, &inputs.grad_out, &inputs.key, &inputs.value}, copies, device,
+                   stream);
+    } else {
+        widen_rows({&inputs.query, &inputs.grad_out}, copies, device, stream);
+    }
+    return inputs;
+}
+
 void clear(cuda::DeviceAddress address, std::int64_t words, cuda::StreamHandle stream) {
     if (words == 0) return;
     cuda::driver().check(
@@ -252,6 +288,7 @@ BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded
 BackwardConfig choose_backward(const BackwardDesc& desc) {
     BackwardConfig config = choose_tiles(desc);
     config.splits = choose_splits(desc, config);
+    config.wide = wants_wide(desc);
     return config;
 }
 
@@ -262,7 +299,7 @@ std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
         return trials;
     }
     for (const int block_m : query_blocks(std::max(desc.query_dim, desc.value_dim)).trials) {
-        const BackwardConfig other{.block_m = block_m};
+        const BackwardConfig other{.block_m = block_m, .wide = trials.front().wide};
         if (other != trials.front()) trials.push_back(other);
     }
     return trials;
@@ -331,6 +368,7 @@ BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& co
     const auto load_units = [&](const std::vector<cuda::CompileRequest>& units) {
         for (std::size_t i = 1; i < units.size(); ++i) cuda::compile_in_background(units[i]);
         if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
+        if (config.wide) cuda::compile_in_background(generate_wide_rows());
         const auto load = [&](std::size_t unit, const char* entry, int shared_bytes = 0) {
             return cuda::load_kernel(units[unit], entry, shared_bytes, device);
         };
@@ -347,17 +385,24 @@ BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& co
         if (builds_lists(desc)) load_lists(device);
         return kernels;
     };
-    return load_in_stages<BackwardKernels>(call, backward_key(desc, config), device, generate,
-                                           load_units);
+    const auto loaded_kernels = load_in_stages<BackwardKernels>(call, backward_key(desc, config),
+                                                                device, generate, load_units);
+    if (config.wide) load_wide_rows(device);
+    return loaded_kernels;
 }
 
 BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device) {
     return load_backward(desc, config, device, FirstCall{});
 }
 
-void launch_backward(const BackwardInputs& inputs, const BackwardDesc& desc,
+void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
                      const BackwardConfig& config, const BackwardKernels& kernels,
                      cuda::StreamHandle stream) {
+    std::optional<BackwardInputs> copied;
+    if (config.wide) {
+        copied = widened(given, desc, workspace_of(desc, config).wide, kernels.main.device, stream);
+    }
+    const BackwardInputs& inputs = copied ? *copied : given;
     require((desc.heads / desc.kv_heads) % config.splits == 0, "config",
             "splits that divide the query heads of a kv head", config.splits);
     const std::int64_t batch_kv_heads = desc.batch * desc.kv_heads * config.splits;

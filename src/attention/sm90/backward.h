@@ -50,6 +50,7 @@ struct BackwardConfig {
     int stages = 2;         ///< stages of Q and of dO
     int splits = 1;  ///< cuts the query heads of a kv head into this many groups, each with tiles
                      ///< of its own, whose dK and dV are added up afterwards; divides their number
+    bool wide = false;  ///< what several tiles read is copied first unless its rows begin on lines
 
     int strips() const { return over_128 ? 1 : 2; }  ///< strips of 64 keys in a tile
     int block_n() const { return 64 * strips(); }

@@ -12,6 +12,7 @@
 #include "attention/sm90/lists.h"
 #include "attention/sm90/memory_parameters.h"
 #include "attention/sm90/query_tiles.h"
+#include "attention/sm90/wide_rows.h"
 #include "cuda/codegen/wgmma_shapes.h"
 #include "support/check.h"
 
@@ -81,6 +82,14 @@ int choose_stream_k(const ForwardDesc& desc, const ForwardConfig& config, int mu
     const std::int64_t range = ceil_div(all, multiprocessors);
     const std::int64_t split = range + (range / blocks + 2) * kEnds + kJoining;
     return split < whole ? static_cast<int>(std::min<std::int64_t>(multiprocessors, all)) : 0;
+}
+
+/// Where copies of K and V begin in the workspace, but for their alignment.
+constexpr std::size_t kWideAlignment = 128;
+std::size_t wide_offset(const ForwardDesc& desc, const ForwardConfig& config) {
+    const Splits splits = splits_of(desc, config);
+    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (splits.sums + splits.out)) +
+           (builds_lists(desc) ? list_layout(desc, list_shape(config)).bytes : 0);
 }
 
 /// Tile shapes for heads up to some size. Three warpgroups share K and V among 192 rows and keep
@@ -205,6 +214,15 @@ std::optional<Refusal> complete(ForwardDesc& desc, const std::shared_ptr<const i
     return std::nullopt;
 }
 
+/// Are K and V copied? A copy takes as long as L2 loses while 1,000 to 4,000 queries read each key.
+bool wants_wide(const ForwardDesc& desc, const ForwardConfig& config) {
+    constexpr std::int64_t kLeastQueries = 4096;
+    if (desc.listed || desc.lower_bound || config.group > 1 || config.stream_k > 0) return false;
+    const std::int64_t group = desc.heads / std::max<std::int64_t>(1, desc.kv_heads);
+    const std::int64_t queries = desc.q_len * group / (desc.upper_bound ? 2 : 1);
+    return (is_odd(desc.query_dim) || is_odd(desc.value_dim)) && queries >= kLeastQueries;
+}
+
 ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
     const TileShapes& shapes = tile_shapes(desc.query_dim, desc.value_dim);
     if (!shapes.has_three || (desc.lower_bound && !shapes.three_in_windows)) return shapes.two;
@@ -225,9 +243,11 @@ ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
 }  // namespace
 
 std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
-    const Splits splits = splits_of(desc, config);
-    return kForwardWorkspaceBytes + static_cast<std::size_t>(4 * (splits.sums + splits.out)) +
-           (builds_lists(desc) ? list_layout(desc, list_shape(config)).bytes : 0);
+    return wide_offset(desc, config) +
+           (config.wide ? kWideAlignment +
+                              wide_bytes(desc.batch, desc.kv_heads, desc.kv_len, desc.query_dim) +
+                              wide_bytes(desc.batch, desc.kv_heads, desc.kv_len, desc.value_dim)
+                        : 0);
 }
 
 std::optional<Refusal> describe(const AttentionSpec& spec, ForwardDesc& desc) {
@@ -270,6 +290,7 @@ ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
     ForwardConfig config = choose_tiles(desc, multiprocessors);
     if (desc.q_len <= kFewRows) config = choose_few_rows(desc, config);
     if (config.warpgroups < 3) config.stream_k = choose_stream_k(desc, config, multiprocessors);
+    config.wide = wants_wide(desc, config);
     return config;
 }
 
@@ -296,6 +317,7 @@ std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiproc
     if (desc.lower_bound || chosen.group > 1 || chosen.warpgroups == 1) return trials;
     for (ForwardConfig other : tile_shapes(desc.query_dim, desc.value_dim).trials) {
         if (other.warpgroups < 3) other.stream_k = choose_stream_k(desc, other, multiprocessors);
+        other.wide = wants_wide(desc, other);
         add(other);
     }
     return trials;
@@ -368,9 +390,10 @@ ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config
                     config.block_n, config.stages, config.query_buffers, config.group,
                     config.stream_k > 0, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
     const auto generate = [&] { return std::vector{generate_forward(desc, config)}; };
-    return load_in_stages<ForwardKernels>(call, key, device, generate, [&](const auto& units) {
+    const auto load = [&](const std::vector<cuda::CompileRequest>& units) {
         before();
         if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
+        if (config.wide) cuda::compile_in_background(generate_wide_rows());
         const cuda::CompileRequest& request = units.front();
         ForwardKernels kernels;
         kernels.main = cuda::load_kernel(request, "attention_forward",
@@ -380,7 +403,10 @@ ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config
         }
         if (builds_lists(desc)) load_lists(device);
         return kernels;
-    });
+    };
+    const auto kernels = load_in_stages<ForwardKernels>(call, key, device, generate, load);
+    if (config.wide) load_wide_rows(device);
+    return kernels;
 }
 
 ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
@@ -418,10 +444,15 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
         config.group > 1
             ? grouped_tile_map(inputs.query, desc.dtype, config.block_m(), config.group, "query")
             : tile_map(inputs.query, desc.dtype, config.block_m(), "query");
-    const cuda::TensorMap key =
-        tile_map(inputs.key, desc.dtype, config.block_n, "key", p.keys_once);
+    DeviceTensor keys = inputs.key, values = inputs.value;
+    if (config.wide) {
+        const cuda::DeviceAddress copies = inputs.workspace + wide_offset(desc, config);
+        widen_rows({&keys, &values}, ceil_div(copies, kWideAlignment) * kWideAlignment,
+                   kernel.device, stream);
+    }
+    const cuda::TensorMap key = tile_map(keys, desc.dtype, config.block_n, "key", p.keys_once);
     const cuda::TensorMap value =
-        tile_map(inputs.value, desc.dtype, config.block_n, "value", p.keys_once);
+        tile_map(values, desc.dtype, config.block_n, "value", p.keys_once);
     if (tiles_differ && places > multiprocessors && config.stream_k == 0) {
         // Tiles differ in length, so CTAs claim the next one when they are free.
         p.next_tile = reinterpret_cast<unsigned*>(inputs.workspace);

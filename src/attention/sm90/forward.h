@@ -36,6 +36,7 @@ struct ForwardConfig {
     int query_buffers = 2;  ///< with 2, the next tile starts before this one's results are stored
     int group = 1;          ///< query heads of a kv head whose rows share a tile: 1, or all of them
     int stream_k = 0;       ///< CTAs with equal ranges of the blocks of all tiles; 0: whole tiles
+    bool wide = false;      ///< K and V are copied first unless their rows begin on lines
 
     int block_m() const { return 64 * warpgroups; }
     bool operator==(const ForwardConfig&) const = default;

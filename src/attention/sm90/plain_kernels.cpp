@@ -9,6 +9,7 @@
 #include "attention/sm90/backward.h"
 #include "attention/sm90/forward.h"
 #include "attention/sm90/lists.h"
+#include "attention/sm90/wide_rows.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
@@ -89,6 +90,7 @@ std::vector<cuda::CompileRequest> plain_kernels(const std::vector<int>& head_dim
                                                 const std::vector<DType>& dtypes) {
     Units units;
     units.add(generate_lists());
+    units.add(generate_wide_rows());
     for (const DType dtype : dtypes) {
         for (const int head_dim : head_dims) {
             for (const Masking masking :
