@@ -17,6 +17,7 @@
 #include "mod/traced.h"
 #include "norm/programs.h"
 #include "support/check.h"
+#include "support/integer.h"
 #include "tilewright/system.h"
 
 namespace tilewright::cli {
@@ -44,15 +45,6 @@ attn::tiles::Options attention_options(DType dtype, std::int64_t dim, bool teste
     attn::tiles::use_gpu_blocks(options, problem);
     if (backward) attn::tiles::use_gpu_backward_blocks(options, problem);
     return options;
-}
-
-/// Adds what a backward program reads for each block of queries.
-void add_blocks(Builtin& backward, const attn::tiles::Options& options,
-                const attn::tiles::Features& features) {
-    constexpr std::size_t kFirstExtra = 8;
-    if (!attn::tiles::looks_for_infinities(options, features)) return;
-    backward.inputs[kFirstExtra + attn::tiles::Extra::not_finite] =
-        Tensor::zeros(boolean, {1, 8, 1024 / options.block_q});
 }
 
 Builtin attention_builtin(DType dtype, bool backward, bool gpu) {
@@ -221,6 +213,15 @@ Call fixed(const Call& call) {
     CallOptions options = call.options();
     options.dynamic.clear();
     return Call(call.kernel(), options);
+}
+
+void add_blocks(Builtin& backward, const attn::tiles::Options& options,
+                const attn::tiles::Features& features) {
+    constexpr std::size_t kFirstExtra = 8;
+    if (!attn::tiles::looks_for_infinities(options, features)) return;
+    const Tensor& query = backward.inputs[0];
+    backward.inputs[kFirstExtra + attn::tiles::Extra::not_finite] = Tensor::zeros(
+        boolean, {query.shape()[0], query.shape()[1], ceil_div(query.shape()[2], options.block_q)});
 }
 
 std::vector<std::string> builtin_names() {

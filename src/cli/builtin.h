@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "attention/tiles/features.h"
+#include "attention/tiles/options.h"
 #include "tilewright/mod.h"
 #include "tilewright/run.h"
 
@@ -18,6 +20,11 @@ struct Builtin {
     Call call;
     std::vector<Tensor> inputs;
 };
+
+/// Adds what an attention_backward program reads for each block of queries: whether they are
+/// finite.
+void add_blocks(Builtin& backward, const attn::tiles::Options& options,
+                const attn::tiles::Features& features);
 
 /// Names that `builtin` knows, in alphabetical order.
 std::vector<std::string> builtin_names();
