@@ -516,7 +516,7 @@ bool Lowering::lower_pick(const ir::Instruction& instruction) {
     pick.at = tile(form->at).index;
     pick.dtype = function_.type(form->at).dtype;
     pick.out = new_result(instruction.result());
-    emit(std::move(pick));
+    emit(pick);
     return true;
 }
 

@@ -34,7 +34,7 @@ class Gpu : public Executable {
           kernel_(cuda::prepare(traced_)),
           device_(device),
           copies_(cuda::schedule::may_copy(traced_, cuda::device_info(device).arch())),
-          choice_(std::move(choice)),
+          choice_(choice),
           tunes_(tunes && is_tunable(traced_)) {
         const std::int64_t parts =
             !choice_ ? cuda::schedule::parts_of_product(traced_, cuda::device_info(device).arch())
@@ -46,7 +46,7 @@ class Gpu : public Executable {
         sums_ = split->sums;
         std::optional<KernelChoice> of_parts = choice_;
         if (of_parts) of_parts->product->parts = 1;
-        parts_ = std::make_unique<Gpu>(std::move(split->parts), device, std::move(of_parts));
+        parts_ = std::make_unique<Gpu>(std::move(split->parts), device, of_parts);
         finish_ = std::make_unique<Gpu>(std::move(split->finish), device);
     }
     Gpu(ir::Function prepared, std::vector<CudaVariant> variants, int device)

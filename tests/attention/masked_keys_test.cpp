@@ -136,7 +136,7 @@ TEST(KvLengths, OfPackedSequences) {
     const Tensor q = random_tensor(f32, {1, 2, 90, 8}, 1),
                  k = random_tensor(f32, {1, 1, 100, 8}, 2),
                  v = random_tensor(f32, {1, 1, 100, 8}, 3), dout = random_tensor(f32, q.shape(), 4);
-    for (Tensor x : {k, v}) x.slice(2, 20, 40).fill(std::nan(""));
+    for (const Tensor& x : {k, v}) x.slice(2, 20, 40).fill(std::nan(""));
     AttentionOptions options;
     options.cu_seqlens = Tensor::from_vector(starts, {4});
     options.kv_cu_seqlens = Tensor::from_vector(kv_starts, {4});
@@ -253,7 +253,7 @@ TEST(MaskedKeys, QueriesAreApartFromWhatOthersAttend) {
     apart.segment_ids = Tensor::empty(i32, {1, kLength});
     for (std::int64_t i = 0; i < kLength; ++i)
         apart.segment_ids.data<std::int32_t>()[i] = i < 140 ? 0 : 1;
-    for (Tensor x : {q, k, v}) x.slice(2, 140, 10).fill(std::nan(""));
+    for (const Tensor& x : {q, k, v}) x.slice(2, 140, 10).fill(std::nan(""));
     const AttentionOutput split = attention(q, k, v, apart);
     const AttentionGradients split_grads = attention_backward(q, k, v, split, dout, apart);
     for (const Tensor& x : {split.out, split_grads.query, split_grads.key, split_grads.value})

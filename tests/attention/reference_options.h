@@ -34,7 +34,7 @@ inline void poison_unattended(const Array& attended, const Tensor& key, const Te
         for (std::int64_t h = 0; h < key.dim(1); ++h)
             for (std::int64_t j = 0; j < key.dim(2); ++j) {
                 if (attended(b, h, j) != 0) continue;
-                for (Tensor x : {key, value})
+                for (const Tensor& x : {key, value})
                     x.slice(0, b, 1).slice(1, h, 1).slice(2, j, 1).fill(std::nan(""));
             }
 }

@@ -15,7 +15,6 @@ namespace tilewright::cuda::schedule {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 /// A program at level `split` with the buffers a and b, of 256 and 128 bytes.
 Program program_with(const std::string& body) {
