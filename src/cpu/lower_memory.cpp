@@ -6,6 +6,21 @@
 #include "support/check.h"
 
 namespace tilewright::cpu {
+namespace {
+
+/// A tile that is a view of an array, whose axes are those of the view.
+Tile tile_of_view(int view, DType dtype, const ir::Shape& shape, int unit_axis) {
+    Tile tile;
+    tile.home = Home::view;
+    tile.index = view;
+    tile.dtype = dtype;
+    tile.shape = shape;
+    tile.unit_axis = unit_axis;
+    for (int axis = 0; axis < shape.rank(); ++axis) tile.view_axis[axis] = axis;
+    return tile;
+}
+
+}  // namespace
 
 using ir::Op;
 using ir::Value;
@@ -189,13 +204,7 @@ Tile Lowering::lower_target(const ir::Instruction& store) {
     view.loads = dot.operands.size() > 2;
     view.copy = new_tile(view.access.dtype, shape, {lane, kPanelLanes});
     targets_[&store] = view.copy;
-    Tile to;
-    to.home = Home::view;
-    to.index = view.view;
-    to.dtype = view.access.dtype;
-    to.shape = shape;
-    to.unit_axis = lane;
-    for (int axis = 0; axis < shape.rank(); ++axis) to.view_axis[axis] = axis;
+    const Tile to = tile_of_view(view.view, view.access.dtype, shape, lane);
     emit(std::move(view));
     return to;
 }
@@ -218,15 +227,7 @@ bool Lowering::lower_store_view(const ir::Instruction& instruction, const Store&
     }
     StoreView view;
     view.unit_axis = contiguous;
-    Tile to;
-    to.home = Home::view;
-    to.index = program_.num_views;
-    to.dtype = store.access.dtype;
-    to.shape = shape;
-    to.unit_axis = contiguous;
-    for (int axis = 0; axis < shape.rank(); ++axis) {
-        to.view_axis[axis] = axis;
-    }
+    const Tile to = tile_of_view(program_.num_views, store.access.dtype, shape, contiguous);
     const auto out = as_source(to, space), in = as_source(store.value, space);
     if (!out || !in) return false;
     const bool masked = store.mask.home != Home::none;

@@ -1,5 +1,4 @@
-// The rules of docs/reference/schedule.md, one function each; those of programs of text are in
-// verify_text.cpp.
+// The rules of docs/reference/schedule.md, a function each; verify_text.cpp has those of text.
 #include <fmt/format.h>
 
 #include <algorithm>
