@@ -246,6 +246,29 @@ TEST(ScheduleText, ElementwiseOperationsHaveAVariableForEachRegister) {
               "    // end\n");
 }
 
+TEST(ScheduleText, ParametersThatAreScalarsAreVariables) {
+    const ir::Function function = ir::parse(R"(
+func @scale(%x: ref<bf16[64]>, %by: f32, %start: i32) {
+  %tile = load %x[%start : 64] : bf16[64]
+  %wide = cast %tile : f32[64]
+  %all = broadcast %by : f32[64]
+  %product = mul %wide, %all : f32[64]
+  %half = mul %by, %by : f32
+  %halves = broadcast %half : f32[64]
+  %sum = add %product, %halves : f32[64]
+  %narrow = cast %sum : bf16[64]
+  store %x[%start : 64], %narrow
+  yield
+}
+)");
+    const std::string text = generate(cuda::prepare(function), target_of("sm_80")).source;
+    EXPECT_THAT(text, HasSubstr("const u64 bits_r1_by, const u64 bits_r2_start"));
+    EXPECT_THAT(text, HasSubstr("    const f32 v1 = ops::cast<f32>(__longlong_as_double("
+                                "bits_r1_by));\n    const i32 v2 = ops::cast<i32>("
+                                "bits_r2_start);\n"));
+    EXPECT_THAT(text, HasSubstr(" * v1;\n"));
+}
+
 TEST(ScheduleText, ProgramsOfEveryPathAreReadBack) {
     for (const auto& one : testing_support::cuda_programs()) {
         SCOPED_TRACE(one.name);

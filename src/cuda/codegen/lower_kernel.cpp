@@ -109,11 +109,7 @@ LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Tar
             const DType dtype = cx.type(parameter).dtype;
             made.dtype = dtype;
             made.value = cx.program.add({false, cx.type(parameter), {}}, name);
-            scalar_parameters += fmt::format(", const u64 bits{}", parameter.id);
-            cx.line("const {} {} = ops::cast<{}>({});", register_type(dtype), name,
-                    storage_type(dtype),
-                    is_float(dtype) ? fmt::format("__longlong_as_double(bits{})", parameter.id)
-                                    : fmt::format("bits{}", parameter.id));
+            scalar_parameters += fmt::format(", const u64 {}", schedule::bits_name(made));
             cx.hold(parameter, {cx.scalar_layout(), made.value});
             cx.registers.define(schedule::make(schedule::Op::registers, {}, {made.value}));
             ++generated.num_scalars;

@@ -1,4 +1,5 @@
 // Programs of text as CUDA C++: statements and control flow.
+#include "cuda/codegen/element_text.h"
 #include "cuda/codegen/mma_steps.h"
 #include "cuda/schedule/print_cuda.h"
 #include "cuda/schedule/thread_printer.h"
@@ -82,7 +83,19 @@ void ThreadPrinter::mma(const Instruction& made) {
          made.symbol("text"));
 }
 
+void ThreadPrinter::scalars() {
+    for (const Parameter& one : p_.parameters) {
+        if (one.is_ref) continue;
+        names_.define(make(Op::registers, {}, {one.value}));
+        const std::string bits = bits_name(one);
+        line("const {} {} = ops::cast<{}>({});", register_type(one.dtype),
+             registers(one.value).front(), storage_type(one.dtype),
+             is_float(one.dtype) ? fmt::format("__longlong_as_double({})", bits) : bits);
+    }
+}
+
 std::string ThreadPrinter::run() {
+    scalars();
     block(p_.body);
     const std::string body = std::exchange(text_, "");
     for (const Buffer& one : p_.buffers) {

@@ -42,6 +42,11 @@ class RegisterNames {
     std::vector<bool> distinct_;  ///< likewise: is every register a variable of its own?
 };
 
+/// What a kernel is called with for a parameter that is a scalar.
+inline std::string bits_name(const Parameter& scalar) {
+    return "bits_" + scalar.name;
+}
+
 /// The text of an array's extent.
 std::string extent_text(const Parameter& array, int dim);
 

@@ -23,6 +23,9 @@ class ThreadPrinter {
     std::string run();
 
   private:
+    /// Variables of the parameters that are scalars.
+    void scalars();
+
     // ---- Text.
 
     template <typename... Args>
