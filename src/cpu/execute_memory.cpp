@@ -159,8 +159,9 @@ void look_ahead(const Frame& frame, const LoadView& load, const std::byte* last,
     view.iteration = iteration;
 }
 
-/// Arrays at least this large get non-temporal stores: half of such an array would not be in the
-/// cache any more when the program ends, since what it reads goes there as well.
+/// Arrays at least this large get non-temporal stores: what the program reads goes to the cache as
+/// well, which other cores use too. From a quarter of it on, writing past it and reading the result
+/// back takes less time than writing to it and reading what is left there.
 std::int64_t streamed_bytes() {
     static const std::int64_t bytes = [] {
         constexpr std::int64_t kLeast = std::int64_t{4} << 20;
@@ -170,7 +171,7 @@ std::int64_t streamed_bytes() {
         char unit = 0;
         if (!(file >> kilobytes >> unit) || unit != 'K' || kilobytes <= 0)
             return StoreView::kStreamedBytes;
-        return std::clamp(kilobytes << 9, kLeast, StoreView::kStreamedBytes);
+        return std::clamp(kilobytes << 8, kLeast, StoreView::kStreamedBytes);
     }();
     return bytes;
 }

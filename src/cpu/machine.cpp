@@ -137,6 +137,9 @@ class Call {
         }
         num_programs_ = std::accumulate(arguments.grid.begin(), arguments.grid.end(),
                                         std::int64_t{1}, std::multiplies<>());
+        const auto inner = std::find_if(arguments.grid.rbegin(), arguments.grid.rend(),
+                                        [](std::int64_t extent) { return extent > 1; });
+        if (inner != arguments.grid.rend()) inner_extent_ = *inner;
     }
 
     std::int64_t num_programs() const { return num_programs_; }
@@ -162,10 +165,9 @@ class Call {
                         place(frame, first + n);
                         if (!neighbours.follows(frame, n)) break;
                         if (n > 1 || !neighbours.is_linear()) continue;
-                        // The last one along the grid's last axis stands for all before it.
-                        const std::int64_t extent = arguments_.grid.back();
+                        // The last one along an axis of the grid stands for all before it.
                         const std::int64_t last =
-                            std::min(end - first, extent - first % extent) - 1;
+                            std::min(end - first, inner_extent_ - first % inner_extent_) - 1;
                         if (last <= n) continue;
                         place(frame, first + last);
                         if (neighbours.follows(frame, last)) n = last;
@@ -228,6 +230,7 @@ class Call {
     const ir::Arguments& arguments_;
     std::vector<std::uint64_t> initial_slots_;
     std::int64_t num_programs_ = 1;
+    std::int64_t inner_extent_ = 1;  ///< of the last axis along which there are several programs
 };
 
 std::atomic<int> g_threads{0};

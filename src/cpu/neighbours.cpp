@@ -13,6 +13,9 @@ constexpr std::int64_t kLongRow = std::int64_t{16} << 10;
 /// So many rows of programs are worth their beginning.
 constexpr std::int64_t kManyRows = 64;
 
+/// So many bytes of an operand are worth their thread's beginning, about 2 us.
+constexpr std::int64_t kWorthAThread = std::int64_t{128} << 10;
+
 /// True for a chain that one fused run does on rows of any length, lane by lane.
 bool goes_along_rows(const Chain& chain) {
     if (chain.fused.size() != 1) return false;
@@ -98,8 +101,13 @@ bool Neighbours::add(const StripSource& source) {
 
 std::int64_t Neighbours::most(std::int64_t programs, int threads) const {
     if (at_ == 0) return 1;
-    constexpr std::int64_t kForEachThread = 4;
-    const std::int64_t fair = threads == 1 ? programs : programs / (kForEachThread * threads);
+    // Scans need long rows more than threads need groups to choose from.
+    const std::int64_t for_each_thread = scans_ ? 1 : 4;
+    const std::int64_t bytes = std::max<std::int64_t>(rows_ * lanes_ * widest_, 1);
+    const std::int64_t fair = threads == 1
+                                  ? programs
+                                  : std::max(programs / (for_each_thread * threads),
+                                             std::min(programs / threads, kWorthAThread / bytes));
     const std::int64_t worth = rows_ == 1 ? kManyRows
                                : scans_   ? kScannedLanes / lanes_
                                           : kLongRow / (lanes_ * widest_);

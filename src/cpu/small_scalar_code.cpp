@@ -11,10 +11,11 @@ namespace {
 using namespace x86;  // opcodes and registers
 using ir::Op;
 
-constexpr Opcode kGather{2, 1, 0x92};
-constexpr std::int64_t kVectorLanes = ConstantPool::kLanes, kMostVectors = 32;
-// Masks: of the lanes of a vector, of an index inside the tile, and what a gather reads.
-constexpr int kLanes = 1, kInside = 2, kGathered = 3;
+constexpr Opcode kGather{2, 1, 0x92}, kAnd{1, 1, 0xDB}, kMaskedStore{2, 1, 0x2E};
+constexpr std::int64_t kMostElements = 512;
+// Masks, which are vectors on AVX2: of the lanes of a vector, of an index inside the tile, and what
+// a gather reads.
+constexpr int kLanes = 3, kInside = 4, kGathered = 5;
 
 std::int32_t slot_offset(std::uint32_t index) {
     return 8 * static_cast<std::int32_t>(index);
@@ -29,8 +30,13 @@ std::optional<std::int64_t> stride_of(const Tile& tile, int axis) {
 /// Writes the code of one Pick.
 class PickCompiler {
   public:
-    PickCompiler(const Program& program, const Pick& pick, ConstantPool& pool)
-        : program_(program), pick_(pick), pool_(pool), encoder_(true) {}
+    PickCompiler(const Program& program, const Pick& pick, ConstantPool& pool, bool wide)
+        : program_(program),
+          pick_(pick),
+          pool_(pool),
+          wide_(wide),
+          vector_lanes_(wide ? 16 : 8),
+          encoder_(wide) {}
 
     std::optional<std::vector<std::uint8_t>> compile() {
         const ir::Shape& shape = pick_.out.shape;
@@ -49,17 +55,16 @@ class PickCompiler {
             kept < 0 ? std::optional<std::int64_t>(1) : stride_of(pick_.out, kept);
         const bool words = pick_.in.dtype == DType::f32 || pick_.in.dtype == DType::i32;
         if (!words || !step || !stride || out_stride != 1 || *stride < 0 || count_ < 1 ||
-            count_ > kMostVectors * kVectorLanes || pick_.in.home != Home::buffer ||
+            count_ > kMostElements || pick_.in.home != Home::buffer ||
             extent > std::numeric_limits<std::int32_t>::max() || !is_near(*step) ||
-            !is_near(*stride * kVectorLanes))
+            !is_near(*stride * vector_lanes_))
             return std::nullopt;
         from_ = program_.buffers[pick_.in.index].offset + pick_.in.offset * kWord;
         if (!is_near(from_ + count_ * *stride * kWord)) return std::nullopt;
         find_index(extent, *step);
         encoder_.vector(kZero, kZeroRegister, kZeroRegister, kZeroRegister);
         if (count_ == 1) {
-            encoder_.vector_lanes(kLoadScalar, kValue, 0, rdi, static_cast<std::int32_t>(from_),
-                                  kInside | kZeros);
+            load(kLoadScalar, 0);
             add_zero();
             if (!store_element()) return std::nullopt;
             return encoder_.code();
@@ -67,14 +72,11 @@ class PickCompiler {
         const std::int64_t to = program_.buffers[pick_.out.index].offset + pick_.out.offset * kWord;
         if (pick_.out.home != Home::buffer || !is_near(to + count_ * kWord)) return std::nullopt;
         if (*stride != 1) encoder_.fixed({0x4C, 0x8D, 0x04, 0x87});  // lea r8, [rdi + 4 * rax]
-        for (std::int64_t first = 0; first < count_; first += kVectorLanes) {
-            const std::int64_t lanes = std::min(kVectorLanes, count_ - first);
-            *stride == 1 ? load(first) : gather(first, lanes, *stride);
+        for (std::int64_t first = 0; first < count_; first += vector_lanes_) {
+            const std::int64_t lanes = std::min(vector_lanes_, count_ - first);
+            *stride == 1 ? load(kLoad, first) : gather(first, lanes, *stride);
             add_zero();
-            if (lanes < kVectorLanes) set_mask(kLanes, lanes);
-            encoder_.vector_memory(kStore, kValue, 0, rdi,
-                                   static_cast<std::int32_t>(to + first * kWord),
-                                   lanes < kVectorLanes ? kLanes : 0);
+            store(static_cast<std::int32_t>(to + first * kWord), lanes);
         }
         return encoder_.code();
     }
@@ -100,24 +102,46 @@ class PickCompiler {
             encoder_.fixed({0x48, 0x69, 0xC0});  // imul rax, rax, step
             encoder_.word(static_cast<std::int32_t>(step));
         }
-        encoder_.fixed({0xC5, 0xF8, 0x92, 0xC1 | kInside << 3});  // kmovw
+        if (wide_) return encoder_.fixed({0xC5, 0xF8, 0x92, 0xC1 | kInside << 3});  // kmovw
+        encoder_.move_word(kInside, rcx);
+        encoder_.vector(kBroadcastLane, kInside, 0, kInside);
     }
     void set_mask(int mask, std::int64_t lanes) {
+        if (!wide_) {
+            std::array<std::int32_t, ConstantPool::kLanes> words{};
+            std::fill_n(words.begin(), lanes, -1);
+            encoder_.vector_memory(kLoad, mask, 0, rdx, pool_.at(words));
+            return;
+        }
         encoder_.fixed({0xB9});  // mov ecx, lanes
         encoder_.word((1 << lanes) - 1);
         encoder_.fixed({0xC5, 0xF8, 0x92, 0xC1 | mask << 3});  // kmovw
     }
-    void load(std::int64_t first) {
-        encoder_.vector_lanes(kLoad, kValue, 0, rdi,
-                              static_cast<std::int32_t>(from_ + first * kWord), kInside | kZeros);
+    /// An index outside reads element 0, which becomes zero.
+    void load(Opcode op, std::int64_t first) {
+        encoder_.vector_lanes(op, kValue, 0, rdi, static_cast<std::int32_t>(from_ + first * kWord),
+                              wide_ ? kInside | kZeros : 0);
+        if (!wide_) encoder_.vector(kAnd, kValue, kValue, kInside);
+    }
+    void store(std::int32_t to, std::int64_t lanes) {
+        const bool whole = lanes == vector_lanes_;
+        if (!whole) set_mask(kLanes, lanes);
+        if (wide_ || whole)
+            encoder_.vector_memory(kStore, kValue, 0, rdi, to, whole ? 0 : kLanes);
+        else
+            encoder_.vector_memory(kMaskedStore, kValue, kLanes, rdi, to);
     }
     void gather(std::int64_t first, std::int64_t lanes, std::int64_t stride) {
-        std::array<std::int32_t, kVectorLanes> places{};
+        std::array<std::int32_t, ConstantPool::kLanes> places{};
         for (std::int64_t l = 0; l < lanes; ++l)
             places[static_cast<std::size_t>(l)] = static_cast<std::int32_t>(l * stride);
         set_mask(kLanes, lanes);
-        // kandw: a gather clears its mask.
-        encoder_.fixed({0xC5, 0x84 | (~kLanes & 15) << 3, 0x41, 0xC0 | kGathered << 3 | kInside});
+        // A gather clears its mask.
+        if (wide_)  // kandw
+            encoder_.fixed(
+                {0xC5, 0x84 | (~kLanes & 15) << 3, 0x41, 0xC0 | kGathered << 3 | kInside});
+        else
+            encoder_.vector(kAnd, kGathered, kLanes, kInside);
         encoder_.vector(kZero, kValue, kValue, kValue);
         encoder_.vector_memory(kLoad, kPlaces, 0, rdx, pool_.at(places));
         encoder_.vector_gather(kGather, kValue, kPlaces, r8,
@@ -143,6 +167,8 @@ class PickCompiler {
     const Program& program_;
     const Pick& pick_;
     ConstantPool& pool_;
+    bool wide_;
+    std::int64_t vector_lanes_;
     Encoder encoder_;
     std::int64_t count_ = 1, from_ = 0;
 };
@@ -150,12 +176,12 @@ class PickCompiler {
 }  // namespace
 
 std::optional<std::vector<std::uint8_t>> pick_code(const Program& program, const Pick& pick,
-                                                   ConstantPool& pool) {
-    return PickCompiler(program, pick, pool).compile();
+                                                   ConstantPool& pool, bool wide) {
+    return PickCompiler(program, pick, pool, wide).compile();
 }
 
-std::optional<std::vector<std::uint8_t>> scalar_code(const ScalarOp& op) {
-    Encoder encoder(true);
+std::optional<std::vector<std::uint8_t>> scalar_code(const ScalarOp& op, bool wide) {
+    Encoder encoder(wide);
     if (op.op == Op::cast && op.dtype == DType::i64 &&
         op.function == kernels().elementwise(Op::cast, DType::i64, DType::i32, false)) {
         encoder.load(rax, rsi, slot_offset(op.in[0]));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cpu/simd/x86_opcodes.h"
+#include "cpu/small_chain.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -15,8 +16,6 @@ using namespace x86;  // opcodes and registers
 using ir::Op;
 
 constexpr std::int64_t kVectorLanes = ConstantPool::kLanes;
-/// Vectors of a tile, and of all ops of a chain, that are worth code without loops.
-constexpr std::int64_t kMostVectors = 32, kMostSteps = 512;
 
 constexpr Opcode kBroadcastWord{2, 1, 0x7C}, kToFloat{1, 0, 0x5B}, kBlend{2, 1, 0x65},
     kCompareWords{3, 1, 0x1F}, kSigns{2, 2, 0x39}, kAddWords{1, 1, 0xFE}, kWidenBytes{2, 1, 0x31},
@@ -27,31 +26,11 @@ constexpr int kTail = 1;  ///< mask of the lanes of a row's last vector
 /// Values of 32 bits from zmm0 on, what steps need from here on; masks from k2 to k7.
 constexpr int kScratch = 26, kFirstMask = 2, kMasks = 8;
 
-/// Minima and maxima of floats take care of NaN, which these instructions do not.
-std::optional<Opcode> arithmetic(Op op, DType dtype) {
-    const bool extreme = op == Op::min || op == Op::max;
-    return extreme && dtype == DType::f32 ? std::nullopt : arithmetic_opcode(op, dtype);
-}
-
-bool is_word(DType dtype) {
-    return dtype == DType::f32 || dtype == DType::i32;
-}
-
-/// Where code finds memory: rdi is the arena, rsi the slots, rdx the constants.
-struct Address {
-    x86::Gpr base = rdi;
-    std::int32_t offset = 0;
-};
-
 /// Writes the code of one chain, row by row without loops.
-class ChainCompiler {
+class ChainCompiler : public SmallChain {
   public:
     ChainCompiler(const Program& program, const Chain& chain, ConstantPool& pool)
-        : program_(program), chain_(chain), pool_(pool), encoder_(true) {
-        vectors_ = ceil_div(chain.lanes, kVectorLanes);
-        tail_ = static_cast<int>(chain.lanes % kVectorLanes);
-        free_.resize(kScratch);
-        for (int i = 0; i < kScratch; ++i) free_[static_cast<std::size_t>(i)] = kScratch - 1 - i;
+        : SmallChain(program, chain, pool, true, kScratch) {
         for (int mask = kMasks - 1; mask >= kFirstMask; --mask) free_masks_.push_back(mask);
     }
 
@@ -83,76 +62,8 @@ class ChainCompiler {
         std::vector<int> registers;
     };
 
-    bool is_known() const {
-        const std::int64_t count = chain_.rows * vectors_;
-        if (!chain_.fused.empty() || chain_.rows < 1 || chain_.lanes < 1 ||
-            chain_.lanes > chain_.width || count > kMostVectors ||
-            count * static_cast<std::int64_t>(chain_.ops.size()) > kMostSteps)
-            return false;
-        for (const StripOp& op : chain_.ops) {
-            if (op.stored_ref >= 0 || op.sum.home != Home::none || !has_address(op.out))
-                return false;
-            for (int k = 0; k < op.num_inputs; ++k) {
-                if (!has_address(op.in[static_cast<std::size_t>(k)])) return false;
-            }
-            // What an op writes is read row by row, or not here.
-            for (const StripOp& other : chain_.ops) {
-                for (int k = 0; k < other.num_inputs; ++k) {
-                    const StripSource& in = other.in[static_cast<std::size_t>(k)];
-                    // Temporaries are never in memory: readers need the registers of their maker.
-                    const bool same = in.home == Home::buffer && op.out.home == Home::buffer &&
-                                      in.index == op.out.index;
-                    if (same && (!op.makes_tile() || !same_places(in, op.out))) return false;
-                }
-            }
-        }
-        return true;
-    }
-    static bool same_places(const StripSource& a, const StripSource& b) {
-        return a.offset == b.offset && a.row_stride == b.row_stride &&
-               a.lane_stride == b.lane_stride && size_of(a.dtype) == size_of(b.dtype);
-    }
-    static bool has_address(const StripSource& source) {
-        return (source.home == Home::buffer || source.home == Home::strip ||
-                source.home == Home::slot || source.home == Home::constant) &&
-               (is_word(source.dtype) || source.dtype == DType::boolean);
-    }
-
-    Address address(const StripSource& source, std::int64_t row, std::int64_t vector) {
-        const std::int64_t lane = source.lane_stride == 0 ? 0 : vector * kVectorLanes;
-        std::int64_t at = (source.offset + row * source.row_stride + lane) * size_of(source.dtype);
-        Address result;
-        switch (source.home) {
-            case Home::buffer:
-                at += program_.buffers[source.index].offset;
-                break;
-            case Home::constant:
-                result.base = rdx;
-                at += source.index;
-                break;
-            case Home::slot:
-                result.base = rsi;
-                at += 8 * static_cast<std::int64_t>(source.index);
-                break;
-            default:
-                failed_ = true;  // strips live in registers
-        }
-        if (at > std::numeric_limits<std::int32_t>::max()) failed_ = true;
-        result.offset = static_cast<std::int32_t>(at);
-        return result;
-    }
-
     // ---- Registers.
 
-    int take(std::vector<int>& free) {
-        if (free.empty()) {
-            failed_ = true;
-            return 0;
-        }
-        const int result = free.back();
-        free.pop_back();
-        return result;
-    }
     Value new_value(bool masks) {
         Value value{masks, {}};
         for (std::int64_t v = 0; v < vectors_; ++v)
@@ -168,24 +79,9 @@ class ChainCompiler {
     void drop_read() {
         for (std::size_t made = 0; made <= op_ && made < values_.size(); ++made) {
             if (values_[made].registers.empty()) continue;
-            bool read = false;
-            for (std::size_t later = op_ + 1; later < chain_.ops.size() && !read; ++later) {
-                const StripOp& op = chain_.ops[later];
-                read =
-                    std::any_of(op.in.begin(), op.in.begin() + op.num_inputs,
-                                [&](const StripSource& in) { return in == chain_.ops[made].out; });
-            }
-            if (!read) give_back(values_[made]);
+            if (is_done(made)) give_back(values_[made]);
         }
     }
-    /// The op of this row whose result `source` is; values_.size() if there is none.
-    std::size_t maker(const StripSource& source) const {
-        for (std::size_t made = op_; made-- > 0;) {
-            if (chain_.ops[made].out == source) return made;
-        }
-        return chain_.ops.size();
-    }
-
     // ---- Operands.
 
     /// Loads what every row reads again, as long as there are registers to spare.
@@ -210,17 +106,6 @@ class ChainCompiler {
                 kept_.emplace_back(in, std::move(value.registers));
             }
         }
-    }
-    bool is_written(const StripSource& in) const {
-        return std::any_of(chain_.ops.begin(), chain_.ops.end(), [&](const StripOp& op) {
-            return op.out.home == in.home && op.out.index == in.index;
-        });
-    }
-    int kept_register(const StripSource& in, std::int64_t v) const {
-        for (const auto& [source, registers] : kept_) {
-            if (source == in) return registers[static_cast<std::size_t>(v)];
-        }
-        return -1;
     }
     void load_words(const StripSource& in, std::int64_t v, int to) {
         const Address from = address(in, row_, v);
@@ -269,7 +154,6 @@ class ChainCompiler {
 
     // ---- Results.
 
-    bool is_tail(std::int64_t v) const { return tail_ != 0 && v + 1 == vectors_; }
     void store_words(int from, Address to, std::int64_t v) {
         encoder_.vector_memory(kStore, from, 0, to.base, to.offset, is_tail(v) ? kTail : 0);
     }
@@ -311,6 +195,7 @@ class ChainCompiler {
     }
 
     bool map(const StripOp& op) {
+        if (!is_map(op)) return false;
         const DType in = op.in[static_cast<std::size_t>(op.num_inputs) - 1].dtype;
         const int compared = predicate(op.op, in == DType::f32);
         const bool masks = op.out.dtype == DType::boolean;
@@ -319,10 +204,6 @@ class ChainCompiler {
                             : op.op == Op::bitwise_or  ? 0x45
                             : op.op == Op::bitwise_xor ? 0x47
                                                        : 0;
-        const bool known =
-            masks ? (compared >= 0 && is_word(in)) || (logical != 0 && !is_word(in))
-                  : opcode || op.op == Op::select || is_root(op) || is_fma(op) || is_conversion(op);
-        if (!known || (op.op == Op::select && !is_word(in))) return false;
         Value value = new_value(masks);
         if (failed_) return false;
         const int spare = masks || op.op == Op::select ? take(free_masks_) : 0;
@@ -330,7 +211,7 @@ class ChainCompiler {
         if (failed_) return false;
         for (std::int64_t v = 0; v < vectors_; ++v) {
             const int to = value.registers[static_cast<std::size_t>(v)];
-            if (masks && compared >= 0) {
+            if (masks && is_word(in)) {
                 const int a = words(op, 0, v), b = words(op, 1, v);
                 encoder_.vector(in == DType::f32 ? kCompareFloats : kCompareWords, to, a, b);
                 encoder_.immediate(compared);
@@ -359,48 +240,16 @@ class ChainCompiler {
         keep(op, std::move(value));
         return !failed_;
     }
-    static bool is_root(const StripOp& op) {
-        return op.op == Op::sqrt && op.in[0].dtype == DType::f32;
-    }
-    static bool is_fma(const StripOp& op) {
-        return op.op == Op::fma && op.in[0].dtype == DType::f32;
-    }
-    static bool is_conversion(const StripOp& op) {
-        return op.op == Op::cast && op.in[0].dtype == DType::i32 && op.out.dtype == DType::f32;
-    }
-
-    /// rcx = the form at row and lane 0, of which words need the lower half alone; false if it has
-    /// terms that this code does not know.
-    bool load_base(const Affine& form) {
-        constexpr std::int64_t kSteep = std::int64_t{1} << 20;
-        encoder_.load_constant(rcx, static_cast<std::uint64_t>(form.constant));
-        for (const Affine::Term& term : form.terms) {
-            if (term.dtype != DType::i32 || std::abs(term.coefficient) > kSteep) return false;
-            encoder_.load_signed_32(rax, rsi, 8 * static_cast<std::int32_t>(term.slot));
-            encoder_.fixed({0x48, 0x69, 0xC0});  // imul rax, rax, coefficient
-            encoder_.word(static_cast<std::int32_t>(term.coefficient));
-            encoder_.fixed({0x48, 0x01, 0xC1});  // add rcx, rax
-        }
-        return true;
-    }
     /// to = the form in the lanes of vector v, from its base.
     void add_steps(int to, int base, const Affine& form, std::int64_t v) {
-        std::array<std::int32_t, kVectorLanes> steps;
-        for (std::int64_t l = 0; l < kVectorLanes; ++l) {
-            steps[static_cast<std::size_t>(l)] =
-                static_cast<std::int32_t>(form.row * row_ + form.lane * (v * kVectorLanes + l));
-        }
-        encoder_.vector_memory(kAddWords, to, base, rdx, pool_.at(steps));
+        encoder_.vector_memory(kAddWords, to, base, rdx, steps(form, v));
     }
 
     /// out = form >= 0 ? in[0] : value. Words that may wrap around are compared as such. Other sums
     /// fit 64 bits, and beyond 2^30 the tile's few elements do not change the sign.
     bool affine_select(const StripOp& op) {
-        constexpr std::int64_t kMost = std::int64_t{1} << 30, kSteep = std::int64_t{1} << 20;
+        if (!is_gentle_select(op)) return false;
         const Affine& form = op.affine;
-        if (op.in[0].dtype != DType::f32 || std::abs(form.row) > kSteep ||
-            std::abs(form.lane) > kSteep || std::abs(form.constant) > kMost)
-            return false;
         const int base = kScratch + 4, sign = kScratch + 3, otherwise = kScratch + 2,
                   second_base = kScratch + 5, second = kScratch + 1;
         const bool wraps = !form.words.empty();
@@ -409,12 +258,7 @@ class ChainCompiler {
             encoder_.vector(kBroadcastWord, second_base, 0, rcx);
         }
         if (!load_base(wraps ? form.words[0] : form)) return false;
-        for (const bool above : {true, false}) {
-            if (wraps) break;
-            encoder_.load_constant(r8, static_cast<std::uint64_t>(above ? kMost : -kMost));
-            encoder_.fixed({0x4C, 0x39, 0xC1});                       // cmp rcx, r8
-            encoder_.fixed({0x49, 0x0F, above ? 0x4F : 0x4C, 0xC8});  // cmovg or cmovl rcx, r8
-        }
+        if (!wraps) limit_base();
         encoder_.vector(kBroadcastWord, base, 0, rcx);
         const auto value = std::bit_cast<std::int32_t>(static_cast<float>(op.immediate[3]));
         encoder_.vector_memory(kLoad, otherwise, 0, rdx, pool_.splat(value));
@@ -573,18 +417,8 @@ class ChainCompiler {
         return !failed_;
     }
 
-    const Program& program_;
-    const Chain& chain_;
-    ConstantPool& pool_;
-    Encoder encoder_;
-    std::int64_t vectors_ = 1, row_ = 0;
-    int tail_ = 0;
-    std::size_t op_ = 0;
-    bool failed_ = false;
-    std::vector<int> free_, free_masks_;
-    std::vector<Value> values_;  ///< of each op, in this row
-    /// Operands of all rows and their registers.
-    std::vector<std::pair<StripSource, std::vector<int>>> kept_;
+    std::vector<int> free_masks_;
+    std::vector<Value> values_;                     ///< of each op, in this row
     std::map<std::size_t, std::vector<int>> sums_;  ///< over rows
     std::map<std::size_t, RowSums> row_sums_;       ///< over lanes
 };

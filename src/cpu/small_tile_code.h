@@ -1,4 +1,4 @@
-// Writes the machine code of chains on small tiles and of scalars, for AVX-512.
+// Writes the machine code of chains on small tiles and of scalars, for AVX-512 and AVX2.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace tilewright::cpu {
 
-/// Vectors of 64 bytes among a program's constants.
+/// Vectors of 64 bytes among a program's constants; AVX2 reads their first halves.
 class ConstantPool {
   public:
     static constexpr std::int64_t kLanes = 16;
@@ -47,11 +47,16 @@ class ConstantPool {
 std::optional<std::vector<std::uint8_t>> small_tile_code(const Program& program, const Chain& chain,
                                                          ConstantPool& pool);
 
-/// An element, or a vector, at a place that is known at run time.
+/// The same for AVX2.
+std::optional<std::vector<std::uint8_t>> small_tile_code_avx2(const Program& program,
+                                                              const Chain& chain,
+                                                              ConstantPool& pool);
+
+/// An element, or a vector, at a place that is known at run time. For AVX-512 if `wide`, or AVX2.
 std::optional<std::vector<std::uint8_t>> pick_code(const Program& program, const Pick& pick,
-                                                   ConstantPool& pool);
+                                                   ConstantPool& pool, bool wide);
 
 /// f32 arithmetic as the kernels do it, and the casts of loop counters.
-std::optional<std::vector<std::uint8_t>> scalar_code(const ScalarOp& op);
+std::optional<std::vector<std::uint8_t>> scalar_code(const ScalarOp& op, bool wide);
 
 }  // namespace tilewright::cpu

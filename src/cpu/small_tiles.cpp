@@ -22,14 +22,16 @@ using x86::Encoder;
 using enum x86::Gpr;
 
 std::optional<std::vector<std::uint8_t>> code_of(const Program& program,
-                                                 const Instruction& instruction,
-                                                 ConstantPool& pool) {
+                                                 const Instruction& instruction, ConstantPool& pool,
+                                                 bool wide) {
     if (const auto* chain = std::get_if<Chain>(&instruction))
-        return small_tile_code(program, *chain, pool);
-    if (const auto* pick = std::get_if<Pick>(&instruction)) return pick_code(program, *pick, pool);
-    if (const auto* op = std::get_if<ScalarOp>(&instruction)) return scalar_code(*op);
+        return wide ? small_tile_code(program, *chain, pool)
+                    : small_tile_code_avx2(program, *chain, pool);
+    if (const auto* pick = std::get_if<Pick>(&instruction))
+        return pick_code(program, *pick, pool, wide);
+    if (const auto* op = std::get_if<ScalarOp>(&instruction)) return scalar_code(*op, wide);
     if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
-        Encoder encoder(true);
+        Encoder encoder(wide);
         encoder.load(rax, rsi, 8 * static_cast<std::int32_t>(move->from));
         encoder.store(rsi, 8 * static_cast<std::int32_t>(move->to), rax);
         return encoder.code();
@@ -79,8 +81,8 @@ std::set<std::size_t> targets_of(const Program& program) {
 }  // namespace
 
 void compile_small_tiles(Program& program) {
-    constexpr int kVectorBytes = 64;
-    if (!wants_machine_code() || program.kernels->vector_bytes != kVectorBytes) return;
+    const bool wide = program.kernels->vector_bytes == 64;
+    if (!wants_machine_code() || (!wide && program.kernels->vector_bytes != 32)) return;
     const std::set<std::size_t> targets = targets_of(program);
     std::map<std::size_t, MachineCode> found;  // by the first instruction
     ConstantPool pool(program);
@@ -89,7 +91,7 @@ void compile_small_tiles(Program& program) {
         bool has_chain = false;
         std::size_t last = first;
         for (; last < program.code.size() && (last == first || !targets.contains(last)); ++last) {
-            const auto part = code_of(program, program.code[last], pool);
+            const auto part = code_of(program, program.code[last], pool, wide);
             if (!part) break;
             has_chain |= std::holds_alternative<Chain>(program.code[last]) ||
                          std::holds_alternative<Pick>(program.code[last]);

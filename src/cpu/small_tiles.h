@@ -6,8 +6,8 @@
 namespace tilewright::cpu {
 
 /// Inserts MachineCode before instructions on tiles of a few vectors, whose time is that of finding
-/// operands and calling kernels. Needs buffers with offsets. Only for AVX-512; elsewhere, and with
-/// TILEWRIGHT_JIT=0, nothing changes.
+/// operands and calling kernels. Needs buffers with offsets. Only for AVX-512 and AVX2; elsewhere,
+/// and with TILEWRIGHT_JIT=0, nothing changes.
 void compile_small_tiles(Program& program);
 
 }  // namespace tilewright::cpu

@@ -160,6 +160,27 @@ TEST(MachineNeighbours, BlocksBelowEachOther) {
     }
 }
 
+// Axes of the grid that have one program do not end a group, those with several do: of the last
+// steps, the last program lies where seven of the first would lead, those between do not.
+TEST(MachineNeighbours, AxesOfOneProgram) {
+    constexpr std::int64_t kLanes = 64, kRows = 15;
+    for (const std::array<std::int64_t, 3>& steps :
+         {std::array<std::int64_t, 3>{4, 2, 1}, {1, 2, 4}, {3, 9, 2}}) {
+        Agreement test({2, 1, 2, 2, 1});
+        Kernel& k = test.k;
+        ir::Builder& b = k.b;
+        const Value x = test.array(DType::f32, {kRows, kLanes}),
+                    y = test.array(DType::f32, {kRows, kLanes});
+        const Value row = b.binary(Op::add, in_order(k, b.program_id(0), steps[0]),
+                                   b.binary(Op::add, in_order(k, b.program_id(2), steps[1]),
+                                            in_order(k, b.program_id(3), steps[2])));
+        const std::vector block{IndexOperand::slice(row, 1, 1), k.slice(0, kLanes)};
+        const Value value = k.load(x, block);
+        k.store(y, block, b.binary(Op::sub, b.binary(Op::mul, value, value), value));
+        test.check();
+    }
+}
+
 TEST(MachineNeighbours, PartsOfLoads) {
     for (const std::int64_t rows : {1, 12}) {
         Elementwise kernel({rows, 72, 0, 1});

@@ -26,7 +26,8 @@ bool has_machine_code(const ir::Function& function) {
 bool expects_machine_code() {
     const char* const wanted = std::getenv("TILEWRIGHT_JIT");
 #if defined(__x86_64__) && defined(__linux__)
-    return kernels().vector_bytes == 64 && (!wanted || std::string_view(wanted) != "0");
+    return (kernels().vector_bytes == 64 || kernels().vector_bytes == 32) &&
+           (!wanted || std::string_view(wanted) != "0");
 #else
     return wanted != nullptr && false;
 #endif

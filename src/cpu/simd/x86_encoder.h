@@ -59,13 +59,23 @@ class Encoder {
         constexpr int kNoIndex = 4 << 3;
         memory(op, reg, second, base, kNoIndex, offset, mask);
     }
-    /// The same with words at base + 4 * each lane of `index` + offset.
+    /// The same with words at base + 4 * each lane of `index` + offset. `mask` is a vector unless
+    /// the code is EVEX.
     void vector_gather(Opcode op, int reg, int index, Gpr base, std::int32_t offset, int mask) {
         constexpr int kScale = 2 << 6;
-        prefix(op, reg, index & 16, index >> 3, base >> 3, mask);
+        prefix(op, reg, wide_ ? index & 16 : mask, index >> 3, base >> 3, wide_ ? mask : 0);
         address(reg, kScale | (index & 7) << 3, base, offset);
     }
     void immediate(int value) { byte(value); }
+
+    /// The first word of a vector = `word`, which is one of the first eight; the rest is zero.
+    void move_word(int reg, Gpr word) {
+        fixed({0xC4, 0x61 | (~reg >> 3 & 1) << 7, 0x79, 0x6E, 0xC0 | (reg & 7) << 3 | word});
+    }
+    /// rax = the first 64 bits of a vector.
+    void move_to_rax(int reg) {
+        fixed({0xC4, 0x61 | (~reg >> 3 & 1) << 7, 0xF9, 0x7E, 0xC0 | (reg & 7) << 3});
+    }
 
     void load(Gpr reg, Gpr base, std::int32_t offset) { general(0x8B, reg, base, offset); }
     void load_signed_32(Gpr reg, Gpr base, std::int32_t offset) {

@@ -13,7 +13,8 @@ inline constexpr Opcode kLoad{1, 0, 0x10}, kStore{1, 0, 0x11}, kStream{1, 0, 0x2
     kMove{1, 0, 0x28}, kBroadcast{2, 1, 0x18}, kAdd{1, 0, 0x58}, kSqrt{1, 0, 0x51},
     kFma213{2, 1, 0xA8}, kFma231{2, 1, 0xB8}, kFma132{2, 1, 0x98}, kCompareFloats{1, 0, 0xC2};
 // `prefix` 2 is F3: scalars, and some conversions.
-inline constexpr Opcode kLoadScalar{1, 2, 0x10}, kStoreScalar{1, 2, 0x11}, kZero{1, 1, 0xEF};
+inline constexpr Opcode kLoadScalar{1, 2, 0x10}, kStoreScalar{1, 2, 0x11}, kZero{1, 1, 0xEF},
+    kBroadcastLane{2, 1, 0x58};
 /// Beside a mask (EVEX): zeros in the lanes that it leaves out.
 inline constexpr int kZeros = 0x80;
 
