@@ -12,8 +12,9 @@ that function is replaced.
 
 Without a GPU, what torch's own files say of CPUs is replaced in the text that runs: CPUs have
 gradients, nothing is left out on them, tensors for "cuda" are on "cpu", and tests of length 2048
-are shortened to 256, as later versions of torch's file have it (those of decoding to 1024). Tests
-that torch runs on A100 GPUs alone run on every machine.
+are shortened to 256, as later versions of torch's file have it (those of decoding to 1024). With a
+GPU the tests of CPUs, which later versions of torch's file have besides, are left out. Tests that
+torch runs on A100 GPUs alone run on every machine.
 
 LIST, tools/torch_suite/NAME.txt for a file NAME.py, has a line `OUTCOME TEST  # why` for the tests
 that do not pass: failed or skipped; * in TEST stands for any text. `OUTCOME torch<2.12 TEST` is for
@@ -54,7 +55,16 @@ WITHOUT_A_GPU = [
     (r"(?ms)^(supported_platform|supports_learnable_bias) = (unittest\.)?skipUnless\(.*?^\)", r"\1 = lambda f: f"),
     (r"^B = 4\nH = 8\nS = 2048$", "B = 4\nH = 8\nS = 256"),
     (r"^B = 4\nS = 2048$", "B = 4\nS = 1024"),
+    (r"SKIP_UT_ON_CPU = True", "SKIP_UT_ON_CPU = False"),
+    (r"self\.test_inference_only = True", "self.test_inference_only = False"),
+    (r'test_device\[0\] if HAS_GPU else "cuda"', "test_device[0]"),
 ]  # fmt: skip
+# With a GPU torch's later files test the CPU besides.
+WITH_A_GPU = [(r'test_device = \(\s*"cuda",\s*"cpu",\s*\)', 'test_device = ("cuda",)')]
+# A test that leaves torch another set of warnings than the one that the file imports.
+RESTORED = [
+    (r"fa\._WARNINGS_SHOWN = original_warnings_shown", "fa._WARNINGS_SHOWN.clear()"),
+]
 # Tests that torch runs on one kind of GPU.
 ON_ANY_GPU = [
     (r"(?ms)^running_on_a100_only = (unittest\.)?skipUnless\(.*?^\)", "running_on_a100_only = lambda f: f"),
@@ -207,9 +217,11 @@ def write_copy(file, folder, device):
     """Writes the file, edited for this device and this version of torch, to the folder."""
     text = file.read_text()
     by_name = "instantiate_device_type_tests" not in text
-    replacements = ON_ANY_GPU + CHANGED * by_name
+    replacements = ON_ANY_GPU + RESTORED + CHANGED * by_name
     if device == "cpu":
         replacements += WITHOUT_A_GPU + (CUDA_TO_CPU + PAGES_TO_CPU) * by_name
+    else:
+        replacements += WITH_A_GPU
     for pattern, replacement in replacements:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     copy = pathlib.Path(folder) / file.name

@@ -502,6 +502,19 @@ def _warn_return_lse():
 # ---- Options.
 
 
+def wrong_backend(options):
+    """What torch refuses of kernel_options["BACKEND"], or None; a name of its kernels is a hint."""
+    backend = options.get("BACKEND")
+    if backend is not None and options.get("FORCE_USE_FLEX_ATTENTION"):
+        return (
+            "BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND "
+            "supersedes it."
+        )
+    if backend is not None and backend not in BACKENDS:
+        return f"Invalid BACKEND value {backend!r}. Must be one of {BACKENDS}"
+    return None
+
+
 def _kernel_options(op, given):
     """The fields of a Spec, and the flags that torch does not have."""
     flags = {"checked": False, "deterministic": True}
@@ -515,16 +528,9 @@ def _kernel_options(op, given):
     for name in flags:
         if name in hints:
             flags[name] = _flag(op, f"kernel_options[{name!r}]", hints.pop(name))
-    backend = hints.get("BACKEND")
-    if backend is not None and "FORCE_USE_FLEX_ATTENTION" in hints:
-        raise _errors.BadInput(
-            f"[{op}] BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND "
-            "supersedes it."
-        )
-    if backend is not None and backend not in BACKENDS:
-        raise _errors.BadInput(
-            f"[{op}] Invalid BACKEND value {backend!r}. Must be one of {BACKENDS}"
-        )
+    wrong = wrong_backend(hints)
+    if wrong is not None:
+        raise _errors.BadInput(f"[{op}] {wrong}")
     try:
         forward, backward = _numpy_attention.kernel_options_of(op, hints)
     except ValueError as error:

@@ -7,8 +7,9 @@ import torch
 import torch.nn.attention
 from torch.nn.attention import flex_attention as _flex
 
-from ._attention import BACKENDS, flex_attention
+from ._attention import flex_attention, wrong_backend
 from ._block_mask import create_block_mask, create_mask
+from ._errors import BadInput
 
 _lock = threading.Lock()
 _depth = 0
@@ -84,10 +85,12 @@ def _with_lists(*arguments, **options):
 def _options_for_torch(query, key, value, return_lse, kernel_options, *_, **__):
     """Replaces torch's checks of options, which refuse max_scores on the CPU."""
     options = {} if kernel_options is None else dict(kernel_options)
-    legacy = "FORCE_USE_FLEX_ATTENTION" in options
-    if "BACKEND" not in options or (options["BACKEND"] in BACKENDS and not legacy):
+    wrong = wrong_backend(options)
+    if wrong is None:
         options.pop("FORCE_USE_FLEX_ATTENTION", None)
         options["BACKEND"] = "AUTO"  # for "FLASH" torch would not expect logarithms to base 2
+    elif not torch.compiler.is_dynamo_compiling():  # there the operator raises the error itself
+        raise BadInput(f"[flex_attention] {wrong}")
     return options
 
 

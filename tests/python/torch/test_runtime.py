@@ -62,6 +62,20 @@ def test_install_gives_statistics_to_compiled_functions():
         compiled_early(query, query, query, kernel_options=wrong)
 
 
+def test_backends_are_checked_as_torch_checks_them():
+    query = torch.randn(1, 2, 16, 8)
+    options = {"BACKEND": "TRITON", "FORCE_USE_FLEX_ATTENTION": False}
+    have = twt.flex_attention(query, query, query, kernel_options=options)
+    assert torch.equal(have, twt.flex_attention(query, query, query))
+    with twt.install():
+        assert flex._apply_kernel_options(query, query, query, True, {})["BACKEND"] == "AUTO"
+        compiled_early(query, query, query, kernel_options=options)
+        with pytest.raises(ValueError, match="Invalid BACKEND value 'FAST'"):
+            flex._apply_kernel_options(query, query, query, True, {"BACKEND": "FAST"})
+        with pytest.raises(RuntimeError, match="Invalid BACKEND value 'FAST'"):
+            compiled_early(query, query, query, kernel_options={"BACKEND": "FAST"})
+
+
 def test_install_nests_and_uninstall_alone_is_nothing():
     twt.uninstall()
     original = flex.flex_attention

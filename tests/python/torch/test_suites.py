@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import runpy
 import subprocess
 import sys
 
@@ -25,6 +26,27 @@ class Case(unittest.TestCase):
 
 for n in range(6):
     setattr(Case, f"test_pass_{{n}}", lambda self: None)
+"""
+# What later versions of torch's files say of devices.
+LATER = """
+import unittest
+HAS_GPU = {gpu}
+if HAS_GPU:
+    test_device = (
+        "cuda",
+        "cpu",
+    )
+    SKIP_UT_ON_CPU = False
+else:
+    test_device = ("cpu",)
+    SKIP_UT_ON_CPU = True
+only_for = (test_device[0] if HAS_GPU else "cuda",)
+
+class Case:
+    def __init__(self):
+        self.test_inference_only = False
+        if test_device[0] == "cpu":
+            self.test_inference_only = True
 """
 LIST = """
 failed Case::test_crash  # crashes
@@ -82,3 +104,16 @@ def test_a_suite_stops_after_its_seconds(tmp_path):
     status, shown = suite("--seconds", "0")
     assert status == 2 and "some tests are left" in shown
     assert not suite.runs.read_text()
+
+
+def test_later_files_leave_out_nothing_on_a_cpu_and_cpus_beside_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(TOOL.parent)
+    write_copy = runpy.run_path(str(TOOL))["write_copy"]
+    for device in "cpu", "cuda":
+        (tmp_path / "test_later.py").write_text(LATER.format(gpu=device == "cuda"))
+        (tmp_path / device).mkdir()
+        copy = write_copy(tmp_path / "test_later.py", tmp_path / device, device)
+        later = runpy.run_path(str(copy))
+        assert later["test_device"] == later["only_for"] == (device,)
+        assert not later["SKIP_UT_ON_CPU"]
+        assert not later["Case"]().test_inference_only
