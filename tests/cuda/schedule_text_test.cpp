@@ -246,6 +246,101 @@ TEST(ScheduleText, ElementwiseOperationsHaveAVariableForEachRegister) {
               "    // end\n");
 }
 
+constexpr const char* kReductions =
+    "layout @tile shape [2, 256] reg [1, 256] lane [2, 4, 8, 16, 32] warp [64, 128]\n"
+    "layout @rows shape [2] reg [1] lane [0, 0, 0, 0, 0] warp [0, 0]\n"
+    "layout @row shape [128] reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]\n"
+    "operation of @reduce\n"
+    "%x = registers text \"a; b; c; d\" : bf16[2, 256] @tile\n"
+    "%l = registers text \"e\" : i16[32] @lanes\n"
+    "%s = declare : f32[2] @rows\n"
+    "%p = reduce %x sum axis 1 parts : f32[2] @rows\n"
+    "write_parts %p warps [0, 1] writes @a\n"
+    "%q = join_parts %p sum warps [0, 1] reads @a : f32[2] @rows\n"
+    "%n = narrow %q : bf16[2] @rows\n"
+    "%m, %i = reduce %l argmax axis 0 : i16, i32\n"
+    "%t = reduce %x sum axis 0 partial : f32[256] @columns\n"
+    "clear %s lanes 6\n"
+    "%j = join_lanes %s lanes 6 : f32[2] @rows\n"
+    "operation of @scan\n"
+    "%y = registers text \"f; g\" : f16[128] @row\n"
+    "%z = scan %y sum axis 0 reverse parts : f32[128] @row\n"
+    "write_totals %z sum axis 0 reverse writes @c\n"
+    "%u = join_totals %z sum axis 0 reverse reads @c : f16[128] @row\n"
+    "%v = scan %l max axis 0 exclusive : i16[32] @lanes\n";
+
+/// With a buffer for the totals of 128 threads.
+Program program_with_reductions() {
+    std::string body = kReductions;
+    body.insert(body.find("operation"),
+                "layout @columns shape [256] reg [1] lane [2, 4, 8, 16, 32] warp [64, 128]\n"
+                "buffer @c dtype @u8 rows 1 columns 1024 slots 1 at -1\n");
+    return program_with(body);
+}
+
+TEST(ScheduleText, ReductionsGoFromRegistersToLanesToWarps) {
+    Program program = program_with_reductions();
+    ASSERT_EQ(broken_rule(program), std::nullopt);
+    place_shared(program);
+    insert_barriers(program);
+    ASSERT_EQ(broken_rule(program), std::nullopt);
+    const std::string text = print_statements(program);
+    EXPECT_THAT(text, HasSubstr("    const f32 pt0_0_0 = a + b;\n"
+                                "    f32 p_0 = pt0_0_0;\n"
+                                "    const f32 pt1_0_0 = c + d;\n"
+                                "    f32 p_1 = pt1_0_0;\n"
+                                "    const f32 p_0l0 = __shfl_xor_sync(0xffffffffu, p_0, 1);\n"
+                                "    p_0 = p_0 + p_0l0;\n"));
+    EXPECT_THAT(
+        text,
+        HasSubstr("    auto* const pm = reinterpret_cast<f32*>(memory + a);\n"
+                  "    if ((lane & 31) == 0) pm[((warp >> 0 & 1) * 1 + (warp >> 1 & 1) * 2) * 2 + "
+                  "(0) * 2 + 0] = p_0;\n"));
+    EXPECT_THAT(text, HasSubstr("    __syncthreads();\n"
+                                "    p_0 = pm[(0) * 2 + 0];\n"
+                                "    f32 p_0w1 = pm[2 + (0) * 2 + 0];\n"
+                                "    f32 p_0w2 = pm[4 + (0) * 2 + 0];\n"
+                                "    f32 p_0w3 = pm[6 + (0) * 2 + 0];\n"
+                                "    p_0 = p_0 + p_0w1;\n"
+                                "    p_0w2 = p_0w2 + p_0w3;\n"
+                                "    p_0 = p_0 + p_0w2;\n"));
+    EXPECT_THAT(text, HasSubstr("    const f32 n_0 = rounded(bf16{}, p_0);\n"));
+    EXPECT_THAT(text,
+                HasSubstr("    const i16 ml0 = __shfl_xor_sync(0xffffffffu, static_cast<int>(m), "
+                          "1);\n"
+                          "    const int ml0i = __shfl_xor_sync(0xffffffffu, i, 1);\n"
+                          "    if (ops::replaces_extreme<true>(m, i, ml0, ml0i)) m = ml0, i = "
+                          "ml0i;\n"));
+    EXPECT_THAT(text, HasSubstr("    f32 t_0 = tt0_0_0;\n    const f32 tt1_0_0 = b + d;\n"
+                                "    f32 t_1 = tt1_0_0;\n"
+                                "    if ((lane & 6) != 0) s_0 = 0.0f;\n"
+                                "    if ((lane & 6) != 0) s_1 = 0.0f;\n"
+                                "    s_0 += __shfl_xor_sync(0xffffffffu, s_0, 2);\n"));
+}
+
+TEST(ScheduleText, ScansGoFromRegistersToLanesToWarps) {
+    Program program = program_with_reductions();
+    place_shared(program);
+    insert_barriers(program);
+    const std::string text = print_statements(program);
+    EXPECT_THAT(text, HasSubstr("    const int z_lane = 31 - (lane & 31);\n"
+                                "    const int z_warp = 1 - (warp & 1);\n"
+                                "    f32 z_0_carry = 0.0f;\n"
+                                "    const f32 z_1 = g;\n"
+                                "    const f32 z_0 = z_1 + f;\n"
+                                "    f32 z_0_0_before = 0.0f;\n"
+                                "    f32 z_0_0_sum = z_0;\n"));
+    EXPECT_THAT(text, HasSubstr("    z_0_0_m[warp * 32 + lane] = z_0_0_total;\n"
+                                "    __syncthreads();\n"
+                                "    f32 z_0_0_all = 0.0f, z_0_0_warps = 0.0f;\n"
+                                "    if (z_warp == 0) z_0_0_warps = z_0_0_all;\n"
+                                "    z_0_0_all = z_0_0_all + z_0_0_m[((warp & 30) + 1) * 32 + "
+                                "lane];\n"));
+    EXPECT_THAT(text, HasSubstr("    const f32 u_1 = rounded(f16{}, z_0_0_before + z_1);\n"
+                                "    const f32 u_0 = rounded(f16{}, z_0_0_before + z_0);\n"));
+    EXPECT_THAT(text, HasSubstr("    const i16 v = v_0_0_before;\n"));
+}
+
 TEST(ScheduleText, ParametersThatAreScalarsAreVariables) {
     const ir::Function function = ir::parse(R"(
 func @scale(%x: ref<bf16[64]>, %by: f32, %start: i32) {
@@ -321,6 +416,40 @@ TEST(ScheduleText, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
     };
     expect_all_broken(
         breaches, [&](Level) { return program; }, change);
+}
+
+TEST(ScheduleText, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V26", Level::split, "reduce %x sum axis 1", "reduce %x sum axis 2"},
+        {"V26", Level::split, "reduce %x sum axis 1", "reduce %x sum axis 0"},
+        {"V26", Level::split, "axis 1 parts : f32[2]", "axis 1 parts : bf16[2]"},
+        {"V26", Level::split, "sum axis 1 parts", "argmin axis 1 parts"},
+        {"V26", Level::split, "argmax axis 0 : i16, i32", "argmax axis 0 : i16, i16"},
+        {"V26", Level::split, "sum axis 1 parts", "sum axis 1"},
+        {"V26", Level::split, "argmax axis 0 : i16", "argmax axis 0 parts : i16"},
+        {"V26", Level::split, "sum axis 0 partial", "max axis 0 partial"},
+        {"V26", Level::split, "narrow %q : bf16", "narrow %q : f32"},
+        {"V26", Level::split, "scan %l max axis 0", "scan %l max axis 1"},
+        {"V26", Level::split, "exclusive : i16[32] @l", "exclusive : i32[32] @l"},
+        {"V26", Level::split, "exclusive : i16[32]", "exclusive parts : i16[32]"},
+        {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
+         "reg [2] lane [1, 4, 8, 16, 32] warp [64, 0]"},
+        {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
+         "reg [1] lane [4, 2, 8, 16, 32] warp [64, 0]"},
+        {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
+         "reg [1] lane [2, 4, 8, 16, 32] warp [0, 64]"},
+        {"V27", Level::split, "narrow %q", "narrow %p"},
+        {"V27", Level::split, "write_parts %p", "write_parts %s"},
+        {"V27", Level::split, "write_totals %z", "write_totals %p"},
+        {"V27", Level::split, "write_parts %p warps [0, 1]", "write_parts %p warps [0]"},
+        {"V27", Level::split, "sum warps [0, 1] reads", "max warps [0, 1] reads"},
+        {"V27", Level::split, "totals %z sum axis 0 reverse reads", "totals %z sum axis 0 reads"},
+        {"V27", Level::split, "columns 1024", "columns 512"},
+        {"V27", Level::split, "columns 256", "columns 24"},
+        {"V27", Level::split, "reads @c : f16", "reads @c : f64"},
+    };
+    expect_all_broken(
+        breaches, [&](Level) { return program_with_reductions(); }, apply);
 }
 
 TEST(ScheduleText, RulesOfValuesAreCheckedInProgramsThatBreakThem) {

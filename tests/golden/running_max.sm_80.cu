@@ -45,18 +45,18 @@ extern "C" __global__ void __launch_bounds__(32, 1) kernel_running_max(const __g
     const f32 v12t0_0_0 = ops::max(v8_0, v8_1);
     const f32 v12t0_0_1 = ops::max(v8_2, v8_3);
     const f32 v12t0_1_0 = ops::max(v12t0_0_0, v12t0_0_1);
-    f32 v12a = v12t0_1_0;
-    const f32 v12al0 = __shfl_xor_sync(0xffffffffu, v12a, 1);
-    v12a = ops::max(v12a, v12al0);
-    const f32 v12al1 = __shfl_xor_sync(0xffffffffu, v12a, 2);
-    v12a = ops::max(v12a, v12al1);
-    const f32 v12al2 = __shfl_xor_sync(0xffffffffu, v12a, 4);
-    v12a = ops::max(v12a, v12al2);
-    const f32 v12al3 = __shfl_xor_sync(0xffffffffu, v12a, 8);
-    v12a = ops::max(v12a, v12al3);
-    const f32 v12al4 = __shfl_xor_sync(0xffffffffu, v12a, 16);
-    v12a = ops::max(v12a, v12al4);
+    f32 v12 = v12t0_1_0;
+    const f32 v12l0 = __shfl_xor_sync(0xffffffffu, v12, 1);
+    v12 = ops::max(v12, v12l0);
+    const f32 v12l1 = __shfl_xor_sync(0xffffffffu, v12, 2);
+    v12 = ops::max(v12, v12l1);
+    const f32 v12l2 = __shfl_xor_sync(0xffffffffu, v12, 4);
+    v12 = ops::max(v12, v12l2);
+    const f32 v12l3 = __shfl_xor_sync(0xffffffffu, v12, 8);
+    v12 = ops::max(v12, v12l3);
+    const f32 v12l4 = __shfl_xor_sync(0xffffffffu, v12, 16);
+    v12 = ops::max(v12, v12l4);
     // store %out[%2], %top in_bounds
     auto* const p3 = r1_out.data + program0;
-    if (lane == 0) store_vector(p3, v12a);
+    if (lane == 0) store_vector(p3, v12);
 }

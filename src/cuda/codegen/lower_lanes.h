@@ -8,8 +8,11 @@ namespace tilewright::cuda {
 void lower_reduce(Lowering& cx, const ir::Instruction& made);
 /// Finishes the reductions whose parts have not been read yet.
 void read_warp_parts(Lowering& cx);
-/// Combines the sums of the lanes that share an element, in all of them.
-void join_lanes(Lowering& cx, const ir::Instruction& made, const Names& names);
+/// Of a carry to which lanes add their parts of a sum, the first lane that shares an element keeps
+/// the initial value; the others have zero.
+void keep_first_lane(Lowering& cx, const ir::Instruction& sum, const Held& carry);
+/// Adds these parts in all of the lanes.
+Held join_lanes(Lowering& cx, const ir::Instruction& sum, const Held& carry);
 void lower_scan(Lowering& cx, const ir::Instruction& made);
 void lower_print(Lowering& cx, const ir::Instruction& made);
 void lower_sort(Lowering& cx, const ir::Instruction& made);

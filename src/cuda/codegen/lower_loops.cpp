@@ -59,16 +59,8 @@ void lower_for(Lowering& cx, const Instruction& made) {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         if (sums[i] == nullptr) continue;
         // The first of the lanes that share a sum starts from its initial value, the others from 0.
-        const Layout from = cx.home(sums[i]->operands[0]);
-        const std::size_t axis = sums[i]->get<ir::ReduceAttributes>().axis;
-        int others = 0;
-        for (std::size_t bit = 0; bit < from.lane.size(); ++bit) {
-            if (from.unpack(from.lane[bit])[axis] != 0) others |= 1 << bit;
-        }
         cx.comment("v{} is summed between lanes after the loop", arguments[i].id);
-        for (const std::string& name : cx.names(carries[i])) {
-            cx.line("if ((lane & {}) != 0) {} = 0.0f;", others, name);
-        }
+        keep_first_lane(cx, *sums[i], carries[i]);
     }
     const auto staged = cx.plan.staged.loops.find(&made);
     const StagedLoop none;
@@ -202,8 +194,8 @@ void lower_for(Lowering& cx, const Instruction& made) {
     cx.streamed = outer;
     if (!streamed.empty()) cx.append(schedule::Op::wait_copies).with("pending", 0);
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-        if (sums[i] != nullptr) join_lanes(cx, *sums[i], cx.names(carries[i]));
-        cx.hold(made.results[i], carries[i]);
+        cx.hold(made.results[i],
+                sums[i] != nullptr ? join_lanes(cx, *sums[i], carries[i]) : carries[i]);
     }
 }
 

@@ -104,11 +104,15 @@ void Lowering::assign(std::span<const Held> variables, std::span<const schedule:
     made.operands.insert(made.operands.end(), values.begin(), values.end());
 }
 
-Held Lowering::result_of(schedule::Instruction& made, std::string name, const Layout& layout,
-                         DType dtype) {
+schedule::Value Lowering::add(std::string name, const Layout& layout, DType dtype) {
     schedule::ValueType type{false, {dtype, layout.shape}, {}};
     if (layout.shape.rank() > 0) type.layout = layout;
-    const schedule::Value value = program.add(std::move(type), std::move(name));
+    return program.add(std::move(type), std::move(name));
+}
+
+Held Lowering::result_of(schedule::Instruction& made, std::string name, const Layout& layout,
+                         DType dtype) {
+    const schedule::Value value = add(std::move(name), layout, dtype);
     made.results = {value};
     registers.define(made);
     return {layout, value};

@@ -61,9 +61,9 @@ struct Prefetched {
 struct WarpParts {
     const ir::Instruction* reduce;
     Layout layout;
-    Names sums, offsets;        ///< per register: a variable, and its offset
-    int values, indices;        ///< buffers; -1: none
-    std::int64_t copies, size;  ///< of elements
+    std::vector<schedule::Value> values;  ///< for argmax and argmin, the indices, too
+    std::vector<std::int64_t> warps;      ///< bits of their number, along the axis
+    std::vector<int> buffers;
 };
 
 /// The context of the functions lower_*: what they read, and what they have written so far. All
@@ -140,6 +140,8 @@ struct Lowering {
                  schedule::Value init = {});
     /// All at once.
     void assign(std::span<const Held> variables, std::span<const schedule::Value> values);
+    /// A value of the program; the operation that has it as a result defines its registers.
+    schedule::Value add(std::string name, const Layout& layout, DType dtype);
     /// The result of an operation that has just been appended; without a name where it needs no
     /// variable.
     Held result_of(schedule::Instruction& made, std::string name, const Layout& layout,

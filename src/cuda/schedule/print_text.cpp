@@ -24,6 +24,8 @@ void ThreadPrinter::instruction(const Instruction& made) {
     if (!made.results.empty()) names_.define(made);
     switch (made.op) {
         case Op::tile:
+            if (made.is(ir::Op::reduce)) return reduce(made);
+            if (made.is(ir::Op::scan)) return scan(made);
             if (is_pointwise(made.tile) && !is_free_cast(p_, made)) elementwise(made);
             return;
         case Op::comment:
@@ -43,6 +45,20 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return write_tile(made);
         case Op::read_tile:
             return read_tile(made);
+        case Op::narrow:
+            return narrow(made);
+        case Op::write_parts:
+            return write_parts(made);
+        case Op::join_parts:
+            return join_parts(made);
+        case Op::write_totals:
+            return write_totals(made);
+        case Op::join_totals:
+            return join_totals(made);
+        case Op::join_lanes:
+            return join_lanes(made);
+        case Op::clear:
+            return clear(made);
         case Op::mma:
             return mma(made);
         case Op::scope:

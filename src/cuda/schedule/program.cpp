@@ -55,6 +55,11 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "shuffle",
                                                         "write_tile",
                                                         "read_tile",
+                                                        "narrow",
+                                                        "write_parts",
+                                                        "join_parts",
+                                                        "write_totals",
+                                                        "join_totals",
                                                         "mma",
                                                         "scope",
                                                         "loop",
@@ -262,7 +267,25 @@ bool is_text(const Program& program) {
 }
 
 bool is_access(const Instruction& made) {
-    return made.is(Op::access) || made.is(Op::write_tile) || made.is(Op::read_tile);
+    return made.is(Op::access) || made.is(Op::write_tile) || made.is(Op::read_tile) ||
+           made.is(Op::write_parts) || made.is(Op::join_parts) || made.is(Op::write_totals) ||
+           made.is(Op::join_totals);
+}
+
+const std::string& nth_symbol(const Instruction& made, std::string_view attribute, int n) {
+    static const std::string none;
+    for (const Attribute& one : made.attributes) {
+        if (one.name == attribute && n-- == 0) return one.text;
+    }
+    return none;
+}
+
+ir::Reduction reduction_of(const Instruction& made) {
+    for (const Attribute& one : made.attributes) {
+        if (one.kind != Attribute::Kind::flag) continue;
+        if (const auto kind = ir::parse_reduction(one.name)) return *kind;
+    }
+    return ir::Reduction::sum;
 }
 
 bool is_free_cast(const Program& program, const Instruction& made) {
@@ -312,9 +335,12 @@ Instruction tile_instruction(const ir::Function& function, const ir::Instruction
             same.attributes.push_back(element_attribute(function.type(made.result()).dtype,
                                                         made.get<ir::ConstantAttributes>().bits));
             break;
-        case ir::Op::reduce: {
+        case ir::Op::reduce:
+        case ir::Op::scan: {
             const auto& reduce = made.get<ir::ReduceAttributes>();
             same.flag(std::string(ir::name(reduce.kind))).with("axis", reduce.axis);
+            if (reduce.reverse) same.flag("reverse");
+            if (reduce.exclusive) same.flag("exclusive");
             break;
         }
         case ir::Op::iota:

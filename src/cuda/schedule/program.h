@@ -81,6 +81,11 @@ enum class Op : std::uint8_t {
     shuffle,        ///< tile -> the same in another layout; elements stay in their warp
     write_tile,     ///< tiles -> `writes`, row-major, one beside the other
     read_tile,      ///< -> a tile in `reads`
+    narrow,         ///< tile in f32 -> its elements rounded to the result's dtype
+    write_parts,    ///< value[, index]: what each warp has reduced, to `writes`
+    join_parts,     ///< value[, index] -> the same registers, reduced over the warps
+    write_totals,   ///< scan: the last elements of what each thread has scanned, to `writes`
+    join_totals,    ///< scan -> the elements after those of other warps
     mma,            ///< a step of a warp's product by mma.sync; see MmaStep
     scope,          ///< text and a block in braces
     loop,           ///< the same, repeated
@@ -351,6 +356,18 @@ std::set<std::string> channels_of(const Program& program, const Instruction& pro
 bool is_chained(const Program& program);
 /// Do all threads of a block run the same text?
 bool is_text(const Program& program);
+/// The n-th attribute of a kind, a symbol: @b of `writes @a writes @b` is 1.
+const std::string& nth_symbol(const Instruction& made, std::string_view attribute, int n);
+/// How a `reduce`, `scan` or `join_parts` combines elements.
+ir::Reduction reduction_of(const Instruction& made);
+/// Does an operation update variables, so that results have the operands' registers?
+inline bool is_in_place(const Instruction& made) {
+    return made.is(Op::join_parts) || made.is(Op::join_lanes);
+}
+/// Does a reduction give the place of an extreme element?
+inline bool gives_index(ir::Reduction kind) {
+    return kind == ir::Reduction::argmax || kind == ir::Reduction::argmin;
+}
 /// Does an instruction have attributes that say what memory it accesses?
 bool is_access(const Instruction& made);
 /// The type of the elements of a tile in the buffer to which it is written, or from which it is

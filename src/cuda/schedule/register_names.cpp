@@ -176,7 +176,17 @@ void RegisterNames::define(const Instruction& made) {
         distinct_.resize(program_.num_values());
     }
     Names& names = names_[result.id];
-    if (made.op == Op::tile) {
+    if (is_in_place(made)) {
+        for (std::size_t i = 0; i < made.results.size(); ++i) {
+            names_[made.results[i].id] = of(made.operands[i]);
+            distinct_[made.results[i].id] = true;
+        }
+    } else if (made.is(ir::Op::reduce) || made.is(ir::Op::scan)) {
+        for (const Value one : made.results) {
+            names_[one.id] = numbered_registers(one);
+            distinct_[one.id] = true;
+        }
+    } else if (made.op == Op::tile) {
         names = of_tile(made);
     } else if (made.is(Op::relabel)) {
         names.clear();

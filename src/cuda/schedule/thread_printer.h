@@ -1,5 +1,6 @@
 // Prints a program of text as CUDA C++: print_text.cpp has statements and control flow,
-// print_registers.cpp values in registers and their ways through shared memory.
+// print_registers.cpp values in registers and their ways through shared memory, print_lanes.cpp
+// reductions, print_scan.cpp scans.
 #pragma once
 
 #include <fmt/format.h>
@@ -53,6 +54,33 @@ class ThreadPrinter {
     void shuffle(const Instruction& made);
     void write_tile(const Instruction& made);
     void read_tile(const Instruction& made);
+
+    // ---- Reductions and scans.
+
+    bool has_phantoms(const Instruction& reduction) const {
+        return layout(reduction.operands[0])
+            .has_phantoms(static_cast<int>(reduction.number("axis")));
+    }
+    /// Combines b into the variable a; the indices are those of extreme elements.
+    void fold(ir::Reduction kind, DType of, const std::string& a, const std::string& b,
+              const std::string& a_index, const std::string& b_index);
+    void reduce(const Instruction& made);
+    void write_parts(const Instruction& made);
+    void join_parts(const Instruction& made);
+    void join_lanes(const Instruction& made);
+    void scan(const Instruction& made);
+    void write_totals(const Instruction& made);
+    void join_totals(const Instruction& made);
+    struct Scan;
+    /// The elements of a line by a thread and by the lanes before it; and by those before these.
+    void scan_lanes(const Scan& scan, std::size_t line, const Names& elements, const Names& sums);
+    void finish_line(const Scan& scan, std::size_t line, const Names& sums, Value result,
+                     std::string total);
+    void clear(const Instruction& made);
+    void narrow(const Instruction& made);
+
+    // ---- Places in shared memory.
+
     /// Text of the place of a register's element in a tile in shared memory, in elements; `part`
     /// counts the tiles that are written one beside the other.
     std::string place(const Instruction& made, const Layout& layout, int reg, std::size_t part);

@@ -546,7 +546,7 @@ struct Rule {
     Broken (*check)(const Program&);
     Programs of = Programs::wgmma;
 };
-constexpr std::array<Rule, 25> kRules{{
+constexpr std::array<Rule, 27> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -572,6 +572,8 @@ constexpr std::array<Rule, 25> kRules{{
     {"V23", Level::split, tiles_in_memory, Programs::text},
     {"V24", Level::split, views, Programs::text},
     {"V25", Level::split, assignments, Programs::text},
+    {"V26", Level::split, reductions, Programs::text},
+    {"V27", Level::split, parts_of_warps, Programs::text},
 }};
 
 }  // namespace

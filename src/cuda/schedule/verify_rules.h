@@ -18,6 +18,9 @@ Broken broken(fmt::format_string<Args...> format, Args&&... args) {
     return fmt::format(format, std::forward<Args>(args)...);
 }
 
+/// The layout of a tile, or of a scalar.
+Layout layout_in(const Program& p, Value value);
+
 /// The first error that `look` finds about an instruction.
 template <typename Look>
 Broken first(const Block& block, Look&& look) {
@@ -30,12 +33,14 @@ Broken first(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
-/// V12, V19 and V22 to V25 of programs of text.
+/// V12, V19 and V22 to V27 of programs of text.
 Broken places_in_time(const Program& p);
 Broken ordered_accesses(const Program& p);
 Broken registers_of_values(const Program& p);
 Broken tiles_in_memory(const Program& p);
 Broken views(const Program& p);
 Broken assignments(const Program& p);
+Broken reductions(const Program& p);
+Broken parts_of_warps(const Program& p);
 
 }  // namespace tilewright::cuda::schedule

@@ -31,12 +31,6 @@ Broken unordered(const Block& block, MemoryOrder& order) {
     return std::nullopt;
 }
 
-/// The layout of a tile, or of a scalar.
-Layout layout_in(const Program& p, Value value) {
-    const auto& layout = p.type(value).layout;
-    return layout ? *layout : Layout(ir::Shape(), p.warps());
-}
-
 /// The most elements from the first one on that a tile's place takes.
 std::int64_t extent_of_place(const Instruction& made, const Layout& layout) {
     std::int64_t elements = 1;
@@ -73,6 +67,11 @@ Broken broken_place(const Program& p, const Instruction& made, Value value,
 }
 
 }  // namespace
+
+Layout layout_in(const Program& p, Value value) {
+    const auto& layout = p.type(value).layout;
+    return layout ? *layout : Layout(ir::Shape(), p.warps());
+}
 
 // V12 of programs of text: buffers that are in use at the same time do not overlap.
 Broken places_in_time(const Program& p) {

@@ -1,0 +1,189 @@
+// The rules of reductions and scans in programs of text.
+#include <algorithm>
+#include <map>
+
+#include "cuda/schedule/register_names.h"
+#include "cuda/schedule/verify_rules.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+/// Dtype in which elements are combined: narrow floats are f32 in registers.
+DType combined_dtype(DType dtype) {
+    return is_float(dtype) && size_of(dtype) <= 2 ? DType::f32 : dtype;
+}
+
+int axis_of(const Instruction& made) {
+    return static_cast<int>(made.number("axis"));
+}
+
+/// The bits of a thread's number that move along an axis.
+std::vector<std::int64_t> thread_bits_along(const Layout& layout,
+                                            const std::vector<std::uint64_t>& bases, int axis) {
+    std::vector<std::int64_t> bits;
+    for (std::size_t bit = 0; bit < bases.size(); ++bit) {
+        if (layout.unpack(bases[bit])[static_cast<std::size_t>(axis)] != 0) {
+            bits.push_back(static_cast<std::int64_t>(bit));
+        }
+    }
+    return bits;
+}
+
+bool has_axis(const Program& p, const Instruction& made, Value value) {
+    return axis_of(made) >= 0 && axis_of(made) < p.type(value).type.shape.rank();
+}
+
+Broken broken_reduction(const Program& p, const Instruction& made) {
+    const Value source = made.operands.at(0), result = made.result();
+    const std::string& name = p.value_name(result);
+    if (!has_axis(p, made, source)) return broken("%{} is not reduced along an axis", name);
+    const Layout from = layout_in(p, source);
+    if (layout_in(p, result) != from.without(axis_of(made))) {
+        return broken("%{} has another layout than the rest of %{}", name, p.value_name(source));
+    }
+    if (p.type(result).type.dtype != combined_dtype(p.type(source).type.dtype)) {
+        return broken("%{} has another dtype than the elements of %{}", name, p.value_name(source));
+    }
+    const bool indices = gives_index(reduction_of(made));
+    if (made.results.size() != (indices ? 2U : 1U)) {
+        return broken("%{} has {} index beside it", name, indices ? "no" : "an");
+    }
+    if (indices) {
+        ValueType expected = p.type(result);
+        expected.type.dtype = DType::i32;
+        if (p.type(made.results[1]) != expected) {
+            return broken("%{} is no index for %{}", p.value_name(made.results[1]), name);
+        }
+    }
+    const bool across = !thread_bits_along(from, from.warp, axis_of(made)).empty();
+    if (across != made.has("parts")) {
+        return broken("the warps have {} of %{}", across ? "parts" : "all", name);
+    }
+    if (made.has("partial") && (across || reduction_of(made) != ir::Reduction::sum)) {
+        return broken("%{} is no sum of a warp", name);
+    }
+    return std::nullopt;
+}
+
+/// A scan goes from register to register, then from lane to lane, then from warp to warp.
+Broken broken_scan(const Program& p, const Instruction& made) {
+    const Value source = made.operands.at(0), result = made.result();
+    const std::string& name = p.value_name(result);
+    if (!has_axis(p, made, source)) return broken("%{} is not scanned along an axis", name);
+    const Layout layout = layout_in(p, source);
+    if (layout_in(p, result) != layout) {
+        return broken("%{} has another layout than %{}", name, p.value_name(source));
+    }
+    const DType from = p.type(source).type.dtype, to = p.type(result).type.dtype;
+    if (to != (made.has("parts") ? combined_dtype(from) : from)) {
+        return broken("%{} has another dtype than the elements of %{}", name, p.value_name(source));
+    }
+    const int axis = axis_of(made);
+    std::int64_t next = std::int64_t{1} << thread_bits_along(layout, layout.reg, axis).size();
+    for (const std::uint64_t basis : layout.reg) {
+        if (layout.unpack(basis)[static_cast<std::size_t>(axis)] >= next) {
+            return broken("elements that a thread scans for %{} are not neighbours", name);
+        }
+    }
+    for (const auto* bases : {&layout.lane, &layout.warp}) {
+        const std::vector<std::int64_t> bits = thread_bits_along(layout, *bases, axis);
+        for (std::size_t i = 0; i < bits.size(); ++i, next *= 2) {
+            const std::uint64_t basis = (*bases)[static_cast<std::size_t>(bits[i])];
+            const std::int64_t at = layout.unpack(basis)[static_cast<std::size_t>(axis)];
+            if (bits[i] != static_cast<std::int64_t>(i) || at != next) {
+                return broken("threads do not follow each other in the scan %{}", name);
+            }
+        }
+    }
+    if (!thread_bits_along(layout, layout.warp, axis).empty() != made.has("parts")) {
+        return broken("the warps have {} of %{}", made.has("parts") ? "all" : "parts", name);
+    }
+    return std::nullopt;
+}
+
+/// What has `parts`, and how it is completed.
+using Parts = std::map<Value, const Instruction*>;
+
+Broken broken_transfer(const Program& p, const Instruction& made, const Parts& parts,
+                       std::string_view buffers) {
+    const bool scans = made.is(Op::write_totals) || made.is(Op::join_totals);
+    const auto found = parts.find(made.operands.at(0));
+    const std::string& name = p.value_name(made.operands[0]);
+    if (found == parts.end() || found->second->is(ir::Op::scan) != scans) {
+        return broken("%{} has no parts of a {}", name, scans ? "scan" : "reduction");
+    }
+    const Instruction& origin = *found->second;
+    if (made.operands != origin.results) return broken("%{} is not all that warps have", name);
+    const Layout from = layout_in(p, origin.operands[0]);
+    const std::vector<std::int64_t> warps = thread_bits_along(from, from.warp, axis_of(origin));
+    std::int64_t elements = 1;
+    if (scans) {
+        if (axis_of(made) != axis_of(origin) || made.has("reverse") != origin.has("reverse")) {
+            return broken("%{} is scanned in another order", name);
+        }
+        elements = std::ssize(lines_of_scan(from, origin)) * 32 * p.warps() * kScanSlot;
+    } else {
+        if (made.list("warps") != warps) return broken("%{} is shared by other warps", name);
+        for (const std::int64_t extent : p.type(made.operands[0]).type.shape.dims()) {
+            elements *= cover(extent).size();
+        }
+        elements <<= warps.size();
+    }
+    for (std::size_t i = 0; i < made.operands.size(); ++i) {
+        const std::string& buffer = nth_symbol(made, buffers, static_cast<int>(i));
+        const int bytes = scans ? 1 : size_of(p.type(made.operands[i]).type.dtype);
+        if (elements * bytes > p.buffer(buffer).slot_bytes()) {
+            return broken("parts of %{} are larger than @{}", name, buffer);
+        }
+    }
+    if (made.results.empty()) return std::nullopt;
+    if (reduction_of(made) != reduction_of(origin)) {
+        return broken("parts of %{} are combined by another operation", name);
+    }
+    for (std::size_t i = 0; i < made.results.size(); ++i) {
+        ValueType joined = p.type(made.results[i]);
+        if (scans) joined.type.dtype = combined_dtype(joined.type.dtype);
+        if (made.results.size() != made.operands.size() || joined != p.type(made.operands[i])) {
+            return broken("%{} has another type than %{}", p.value_name(made.results[i]), name);
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+Broken reductions(const Program& p) {
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        if (made.is(ir::Op::reduce)) return broken_reduction(p, made);
+        if (made.is(ir::Op::scan)) return broken_scan(p, made);
+        if (made.is(Op::narrow)) {
+            const ValueType &from = p.type(made.operands.at(0)), &to = p.type(made.result());
+            if (from.layout != to.layout || from.type.dtype != combined_dtype(to.type.dtype) ||
+                from.type.dtype == to.type.dtype) {
+                return broken("%{} is not %{} in fewer bits", p.value_name(made.result()),
+                              p.value_name(made.operands[0]));
+            }
+        }
+        return std::nullopt;
+    });
+}
+
+Broken parts_of_warps(const Program& p) {
+    Parts parts;
+    each_instruction(p.body, [&](const Instruction& made) {
+        if (!made.has("parts")) return;
+        for (const Value result : made.results) parts[result] = &made;
+    });
+    return first(p.body, [&](const Instruction& made) -> Broken {
+        const bool writes = made.is(Op::write_parts) || made.is(Op::write_totals);
+        if (writes || made.is(Op::join_parts) || made.is(Op::join_totals)) {
+            return broken_transfer(p, made, parts, writes ? "writes" : "reads");
+        }
+        const auto read = std::find_if(made.operands.begin(), made.operands.end(),
+                                       [&](Value value) { return parts.contains(value); });
+        if (read == made.operands.end()) return std::nullopt;
+        return broken("%{} is read before its parts are joined", p.value_name(*read));
+    });
+}
+
+}  // namespace tilewright::cuda::schedule
