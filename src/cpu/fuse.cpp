@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "cpu/fuse_gradients.h"
 #include "cpu/fuse_ranges.h"
 
 namespace tilewright::cpu {
@@ -514,6 +515,7 @@ int work(const Chain& chain, bool wide, std::size_t first, std::size_t last) {
 
 void plan_fused_runs(Chain& chain, const DefUse& uses, const Program& program) {
     if (!program.kernels->fused.run || chain.lanes < program.kernels->fused.lanes) return;
+    if (plan_gradient_run(chain, uses, program)) return;
     const bool wide = chain.width > kPanelLanes || reads_arrays(chain, uses);
     const int least = wide ? kLeastWorkOnWideRows : kLeastWork;
     Planner planner(chain, uses, program);

@@ -33,7 +33,8 @@ TEST(Traces, ForwardIsTracedOnceForEveryBatchAndLength) {
 
 TEST(Traces, BackwardIsTracedOnceForEveryBatchAndLength) {
     const Options options{.scale = 0.25};
-    const Call before = backward_preprocess(options, true, false), after = sum_parts(options, f32);
+    const Call before = backward_preprocess(options, true, false),
+               after = sum_parts(options, f32, false);
     for (const Size& s : {Size{1, 2, 70, 70}, Size{2, 1, 64, 200}, Size{3, 3, 131, 7}}) {
         const Tensor x = rows(s, s.length, 1);
         const Tensor lse = random_tensor(f32, {s.batch, s.heads, s.length}, 2);

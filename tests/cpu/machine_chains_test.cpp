@@ -296,5 +296,52 @@ TEST(Machine, LongArraysAreWrittenPastTheCaches) {
     }
 }
 
+/// P = exp2(S - m), where wanted below a diagonal, dS = P * (dP - delta), and their products.
+void build_gradients(Agreement& test, std::int64_t keys, bool causal) {
+    constexpr std::int64_t kQueries = 160, kDim = 48;
+    Kernel& k = test.k;
+    ir::Builder& b = k.b;
+    const DType bf16 = DType::bf16;
+    const auto load = [&](std::int64_t rows) {
+        return test.load_all(test.array(bf16, {rows, kDim}));
+    };
+    const Value q = load(kQueries), d_out = load(kQueries), key = load(keys), value = load(keys);
+    const Shape scores{kQueries, keys};
+    const Value shift = test.load_all(test.array(DType::f32, {kQueries})),
+                delta = test.load_all(test.array(DType::f32, {kQueries}));
+    const auto column = [&](Value v) { return b.broadcast(b.expand_dims(v, 1), scores); };
+    const Value s = b.dot(q, key, {}, {false, true}), dp = b.dot(d_out, value, {}, {false, true});
+    Value p = b.unary(
+        Op::exp2, b.fma(s, b.constant({DType::f32, scores}, 0.5), column(b.unary(Op::neg, shift))));
+    if (causal) {
+        const Value row = b.iota({DType::i32, scores}, 0), lane = b.iota({DType::i32, scores}, 1);
+        const Value ahead = b.constant_int({DType::i32, scores}, 20);
+        p = b.select(b.binary(Op::le, lane, b.binary(Op::add, row, ahead)), p,
+                     b.constant({DType::f32, scores}, 0));
+    }
+    const Value ds = b.cast(b.binary(Op::mul, p, b.binary(Op::sub, dp, column(delta))), bf16),
+                weights = b.cast(p, bf16);
+    const auto store = [&](std::int64_t rows, Value result) {
+        k.store(test.array(DType::f32, {rows, kDim}), {k.slice(0, rows), k.slice(0, kDim)}, result);
+    };
+    store(kQueries, b.dot(ds, key));
+    store(keys, b.dot(ds, q, {}, {true, false}));
+    store(keys, b.dot(weights, d_out, {}, {true, false}));
+}
+
+TEST(Machine, GradientsOfAttentionBecomePairsInOneRun) {
+    for (const std::int64_t keys : {64, 80, 128}) {
+        for (const bool causal : {false, true}) {
+            Agreement test({1});
+            build_gradients(test, keys, causal);
+            test.check(2e-2);
+            if (kernels().super.gradient_pairs == nullptr) continue;
+            const std::string listing = to_string(*compile(test.k.function));
+            EXPECT_NE(listing.find("# t0 = exp2_sum"), std::string::npos) << listing;
+            EXPECT_EQ(listing.find("= interleave b"), std::string::npos) << listing;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace tilewright::cpu

@@ -226,6 +226,95 @@ TEST_P(Super, Exp2SumWritesPairsOfRows) {
     }
 }
 
+TEST_P(Super, GradientPairsAreThoseOfSeparateOps) {
+    const Superinstructions& super = GetParam()->super;
+    if (super.gradient_pairs == nullptr) GTEST_SKIP() << "this table has no bf16 product";
+    for (const std::int64_t lanes : {64, 80, 128}) {
+        for (const int form : {0, 1, 2}) {  // one shift for each row, for each lane; a diagonal
+            constexpr std::int64_t kRows = 6;
+            const std::int64_t width = lanes + 3;
+            Tile score(kRows, lanes, 31, 40), derivative(kRows, lanes, 32);
+            const Tile shift(kRows, lanes, 33), delta(kRows, lanes, 34);
+            score.x[0] = -kInf;
+            score.x[1] = NAN;
+            score.x[2] = 290;  // far from overflow only with the factor
+            score.x[3] = -260;
+            const StripOperand lane_shift{shift.x.data(), form == 1 ? 0 : width, form == 1 ? 1 : 0},
+                lane_delta{delta.x.data(), form == 1 ? 0 : width, form == 1 ? 1 : 0};
+            const auto size = static_cast<std::size_t>(kRows * width);
+            Strip s = strip_of(score);
+            s.immediate[0] = 0.5;
+            s.in[1] = lane_shift;
+            std::vector<float> p(size), d(size);
+            s.out = p.data();
+            super.exp2_sum(s);
+            const FusedCall::Index diagonal{-50, 5, 1};
+            if (form == 2) {
+                Strip select = s;
+                select.in[0] = {p.data(), width, 1};
+                select.immediate[0] = diagonal.base;
+                select.immediate[1] = diagonal.row;
+                select.immediate[2] = diagonal.lane;
+                select.immediate[3] = 0;
+                super.affine_select(select);
+            }
+            Strip product = s;
+            product.immediate[0] = 1;
+            product.in[0] = {p.data(), width, 1};
+            product.in[1] = {derivative.x.data(), width, 1};
+            product.in[2] = lane_delta;
+            product.out = d.data();
+            super.mul_sub_mul(product);
+
+            std::vector<std::uint16_t> p_pairs(2 * size), rows(size), d_pairs(2 * size);
+            FusedStep step;
+            step.immediate = 0.5F;
+            FusedCall call;
+            call.steps = &step;
+            call.rows = kRows;
+            call.lanes = lanes;
+            call.blocks = lanes / 64;
+            call.num_operands = 7;
+            call.num_affine = form == 2 ? 1 : 0;
+            call.affine[0] = diagonal;
+            call.num_reductions = call.num_prefetches = 0;
+            const auto operand = [](const auto* data, std::int64_t row_stride,
+                                    std::int64_t lane_stride) {
+                const auto bytes = static_cast<std::int64_t>(sizeof(*data));
+                auto* const first = reinterpret_cast<std::byte*>(
+                    const_cast<std::remove_cvref_t<decltype(*data)>*>(data));
+                return FusedOperand{first, row_stride * bytes, lane_stride * bytes, false};
+            };
+            call.operands[0] = operand(score.x.data(), width, 1);
+            call.operands[1] =
+                operand(shift.x.data(), lane_shift.row_stride, lane_shift.lane_stride);
+            call.operands[2] = operand(derivative.x.data(), width, 1);
+            call.operands[3] =
+                operand(delta.x.data(), lane_delta.row_stride, lane_delta.lane_stride);
+            call.operands[4] = operand(p_pairs.data(), width, 1);  // a row of pairs fills two
+            call.operands[5] = operand(rows.data(), width, 1);
+            call.operands[6] = operand(d_pairs.data(), width, 1);
+            super.gradient_pairs(call);
+
+            const auto bits = [](std::uint16_t x) -> int {
+                if ((x & 0x7fff) > 0x7f80) return 0x7fc0;  // any NaN
+                return (x & 0x7fff) < 0x80 ? 0 : x;        // subnormal numbers are zeros
+            };
+            const auto rounded = [&](float x) { return bits(f32_to_bf16(x)); };
+            for (std::int64_t row = 0; row < kRows; ++row) {
+                for (std::int64_t lane = 0; lane < lanes; ++lane) {
+                    const auto at = static_cast<std::size_t>(row * width + lane);
+                    const auto pair =
+                        static_cast<std::size_t>((row / 2 * width + lane) * 2 + row % 2);
+                    ASSERT_EQ(bits(p_pairs[pair]), rounded(p[at])) << row << ", " << lane;
+                    ASSERT_EQ(bits(rows[at]), rounded(d[at])) << row << ", " << lane;
+                    ASSERT_EQ(bits(d_pairs[pair]), rounded(d[at])) << row << ", " << lane;
+                }
+            }
+        }
+    }
+}
+
 TEST_P(Super, AffineSelect) {
     const double far = 1e15;
     const double cases[][3] = {{0, 1, -1},  {-3, -1, 1},  {5, 0, -2},      {-20, 4, 3},

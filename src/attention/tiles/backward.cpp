@@ -14,6 +14,7 @@ namespace tilewright::attn::tiles {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kLeastKeysOfSplit = 512;  ///< on a CPU; so each has a block of its own
 
 /// Gradients of a block of keys and values.
 struct State {
@@ -118,10 +119,7 @@ void backward_program(const Options& options, const Features& features,
     const bool cleans_keys =
         options.gpu && (features.segments || features.plan || bool(features.mask));
 
-    // Without other limits, a split's first block of keys is attended by every query that any of
-    // its keys is: its products are written, not added, so that dQ need not be cleared for them.
-    const bool writes_first = options.query_gradient && !options.gpu && !features.plan &&
-                              !segments && !features.lengths && options.window_left < 0;
+    const bool writes_first = writes_first_products(options, features);
 
     /// Rows of keys or values; rows past the length of a batch are 0.
     const auto load_keys = [&](const Ref& ref, Tile first) {
@@ -308,15 +306,9 @@ void backward_program(const Options& options, const Features& features,
     if (!options.fragments) {
         const bool looks = looks_for_infinities(options, features);
         const Tile num_blocks = cdiv(query_length, block_q);
-        Tile num_cleared = num_blocks;
-        if (writes_first) {
-            const Tile first = program_id(2) * block_k, keys = key.extent(0);
-            const BlockRange blocks = query_blocks(options, first, query_length, kv_length, false);
-            num_cleared = where(first < keys, minimum(blocks.begin, num_blocks), num_blocks);
-        }
         differs = for_loop(0, options.group, differs, [&](Tile h, Tile found) {
-            if (options.query_gradient) {
-                for_loop(0, num_cleared, [&](Tile i) {
+            if (options.query_gradient && !writes_first) {
+                for_loop(0, num_blocks, [&](Tile i) {
                     dq.at(h, ds(i * block_q, block_q)).store(zeros({block_q, head_dim}, sums));
                 });
             }
@@ -359,9 +351,14 @@ bool looks_for_infinities(const Options& options, const Features& features) {
     return !options.gpu && !options.interpret && features.masks(options);
 }
 
+bool writes_first_products(const Options& options, const Features& features) {
+    return options.query_gradient && !options.gpu && !features.plan && !features.segments &&
+           !features.lengths && options.window_left < 0 && options.block_k <= kLeastKeysOfSplit;
+}
+
 std::int64_t num_splits(bool gpu, std::int64_t batch, std::int64_t kv_heads,
                         std::int64_t kv_length) {
-    const std::int64_t programs = gpu ? 256 : 48, least_keys = gpu ? 128 : 512,
+    const std::int64_t programs = gpu ? 256 : 48, least_keys = gpu ? 128 : kLeastKeysOfSplit,
                        most = gpu ? 256 : 16;
     const std::int64_t parts = std::clamp<std::int64_t>(ceil_div(kv_length, least_keys), 1, most);
     return std::clamp<std::int64_t>(programs / std::max<std::int64_t>(batch * kv_heads, 1), 1,

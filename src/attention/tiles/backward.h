@@ -16,6 +16,11 @@ Call backward_preprocess(const Options& options, bool dlse, bool looks);
 /// Does `backward` read that output, `Extra::not_finite`?
 bool looks_for_infinities(const Options& options, const Features& features);
 
+/// Without limits other than a diagonal, a split's first block of keys is attended by every query
+/// that any of its keys is. Its products are then written, not added, and the rows of dQ before
+/// them are neither cleared by `backward` nor read by `sum_parts`.
+bool writes_first_products(const Options& options, const Features& features);
+
 /// One program per (batch, kv head, split) loops over its kv blocks, and for each over the query
 /// blocks of all heads of the group; dK and dV stay in the program, dQ is added to the split's
 /// part. Inputs: query, key, value, dout, log2 denominator, delta, segment ids (B, L) and (B, S) or
@@ -56,7 +61,7 @@ Call sinks_backward(const Options& options, bool shifted);
 Call sum_copies(const Options& options, DType dtype);
 
 /// dQ (B, Hq, L, E) = scale * the sum of the parts, in order, in `dtype`. `queries` is L, for parts
-/// in fragments.
-Call sum_parts(const Options& options, DType dtype, std::int64_t queries = 0);
+/// in fragments. `written`: as of `writes_first_products`.
+Call sum_parts(const Options& options, DType dtype, bool written, std::int64_t queries = 0);
 
 }  // namespace tilewright::attn::tiles

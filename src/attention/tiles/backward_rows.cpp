@@ -60,9 +60,15 @@ void sum_copies_program(std::span<const Ref> refs) {
     out.store(sum.to(out.dtype()));
 }
 
-void sum_parts_program(const Options& options, std::span<const Ref> refs) {
+void sum_parts_program(const Options& options, bool written, std::span<const Ref> refs) {
     const Ref parts = refs[0], dq = refs[1];
-    Tile sum = for_loop(1, parts.extent(0), parts.at(0).load(),
+    Tile end = parts.extent(0);
+    if (written && options.right() >= 0) {
+        // The first keys of part s are those of block s. The diagonal leaves each row some part.
+        const Tile next_row = (program_id(2) + 1) * options.block_q;
+        end = minimum(end, cdiv(next_row + options.right(), options.block_k));
+    }
+    Tile sum = for_loop(1, end, parts.at(0).load(),
                         [&](Tile i, Tile s) { return s + parts.at(i).load(); });
     if (options.fragments) sum = from_fragments(sum, dq.shape()[1]);
     dq.store((sum * options.scale).to(dq.dtype()));
@@ -159,7 +165,7 @@ Call sum_copies(const Options& options, DType dtype) {
     return call(kernel("attention_sum_copies", {"parts", "sum"}, sum_copies_program), call_options);
 }
 
-Call sum_parts(const Options& options, DType dtype, std::int64_t queries) {
+Call sum_parts(const Options& options, DType dtype, bool written, std::int64_t queries) {
     const std::int64_t block_q = options.block_q;
     CallOptions call_options;
     call_options.out = {BlockSpec({squeezed, squeezed, block_q, all},
@@ -190,7 +196,9 @@ Call sum_parts(const Options& options, DType dtype, std::int64_t queries) {
         call_options.dynamic = {{0, {0, 1, 2, 3}}, {1, {0, 1, 2}}};
     }
     return call(kernel("attention_backward_sum", {"dq_parts", "dq"},
-                       [options](std::span<const Ref> refs) { sum_parts_program(options, refs); }),
+                       [options, written](std::span<const Ref> refs) {
+                           sum_parts_program(options, written, refs);
+                       }),
                 call_options);
 }
 

@@ -228,8 +228,9 @@ void run(const AttentionSpec& spec, const AttentionBuffers& b, const TilesConfig
     }
     if (options.fragments) inputs.push_back(parts);
     const std::int64_t queries = options.fragments ? spec.query_length : 0;
-    const Call sum = cached(std::tuple(options, spec.dtype, queries),
-                            [&] { return sum_parts(options, spec.dtype, queries); });
+    const bool written = writes_first_products(options, features);
+    const Call sum = cached(std::tuple(options, spec.dtype, written, queries),
+                            [&] { return sum_parts(options, spec.dtype, written, queries); });
     if (spec.on_gpu() && !outputs.empty() && main.num_traces() == 0) {
         main.compile_ahead(outputs, inputs);
         if (options.query_gradient) sum.compile_ahead({b.query_gradient}, {parts});

@@ -21,6 +21,8 @@ void avx512_scale(const GemmArgs& args);
 void avx512_interleave_f32(const Strip& strip);
 /// Superinstructions::exp2_sum_pairs.
 void avx512_exp2_sum_pairs(const Strip& strip);
+/// Superinstructions::gradient_pairs.
+void avx512_gradient_pairs(const FusedCall& call);
 /// Kernels::gemm_i8_quads. Products of integers have no scale.
 GemmFunction avx512_gemm_i8_quads(bool a_signed, bool b_signed);
 

@@ -141,6 +141,7 @@ std::vector<const Kernels*> find_available() {
             with_bf16.name = "avx512_bf16";
             with_bf16.gemm_bf16_pairs = avx512_gemm_bf16_pairs;
             with_bf16.super.exp2_sum_pairs = avx512_exp2_sum_pairs;
+            with_bf16.super.gradient_pairs = avx512_gradient_pairs;
             with_bf16.interleave_pairs = [](DType in) {
                 return in == DType::f32 ? avx512_interleave_f32
                                         : vector_interleave_pairs(Target::avx512, in);

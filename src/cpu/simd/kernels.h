@@ -98,6 +98,13 @@ struct Superinstructions {
     /// out = in[0] * (in[1] - in[2]) * immediate[0], where in[2] is a lane operand: P * (dP -
     /// delta) * scale.
     StripFunction mul_sub_mul = nullptr, mul_sub_mul_bf16 = nullptr, mul_sub_mul_f16 = nullptr;
+
+    /// P and dS of attention in bf16, as one pass: exp2_sum and then mul_sub_mul with the factor 1,
+    /// the probabilities 0 where an affine form of the call is negative, both results written as
+    /// pairs of rows and dS also as rows. An even number of rows, at least 64 lanes. Operands:
+    /// scores, shift, dP, delta, P's pairs, dS's rows, dS's pairs; steps[0].immediate is c.
+    /// Subnormal results are 0. nullptr: there is none.
+    void (*gradient_pairs)(const FusedCall& call) = nullptr;
 };
 
 /// A line to be put in order, its elements side by side, like those of the results. A NaN comes

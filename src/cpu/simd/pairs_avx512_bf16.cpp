@@ -1,6 +1,6 @@
-// Pairs of bf16 rows from f32, rounded by vcvtne2ps2bf16. Compiled with AVX512-BF16 enabled, so
-// nothing here may be shared with other translation units: no inline functions of the library or of
-// ours.
+// Pairs of bf16 rows from f32, rounded by vcvtne2ps2bf16: probabilities, and score gradients of
+// attention. Compiled with AVX512-BF16 enabled, so nothing here may be shared with other
+// translation units: no inline functions of the library or of ours.
 #include <immintrin.h>
 
 #include "cpu/simd/dot_products.h"
@@ -22,30 +22,45 @@ inline __mmask16 lanes_left(std::int64_t lanes) {
     return static_cast<__mmask16>(lanes >= kLanes ? 0xffff : (1u << lanes) - 1);
 }
 
-// 2^x, but 0 below 2^-126, where results would be subnormal. The kCount vectors are interleaved, so
-// that each one's latency is hidden by the operations of the others. The polynomial is that of
-// fast_exp2 in vector_super.cpp.
+// While it lives, subnormal operands and results of this thread's arithmetic are 0: they would cost
+// later instructions a microcode assist, and products of bf16 pairs read them as 0 anyway.
+class FlushSubnormals {
+  public:
+    FlushSubnormals() : before_(_mm_getcsr()) {
+        constexpr unsigned kResults = 1U << 15, kOperands = 1U << 6;
+        _mm_setcsr(before_ | kResults | kOperands);
+    }
+    ~FlushSubnormals() { _mm_setcsr(before_); }
+    FlushSubnormals(const FlushSubnormals&) = delete;
+    FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+  private:
+    unsigned before_;
+};
+
+// 2^x. The kCount vectors are interleaved, so that each one's latency is hidden by the operations
+// of the others. The polynomial is that of fast_exp2 in vector_super.cpp.
 template <int kCount>
 inline void exp2(__m512 (&x)[kCount]) {
-    constexpr float kC[] = {1.000000002F,   .6931469838F,   .2402298363F,   .05548334203F,
-                            .009678840949F, .001243968801F, .0002170225552F};
+    constexpr float kC[] = {1.F,           .6931512952F,   .2401644439F,
+                            .05579991266F, .009017030708F, .00186713005F};
     constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
     __m512 fraction[kCount], p[kCount];
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) {
         fraction[i] = _mm512_reduce_ps(x[i], kFloor);
-        p[i] = _mm512_set1_ps(kC[6]);
+        p[i] = _mm512_set1_ps(kC[5]);
     }
 #pragma GCC unroll 8
-    for (int c = 5; c >= 0; --c) {
+    for (int c = 4; c >= 0; --c) {
 #pragma GCC unroll 8
         for (int i = 0; i < kCount; ++i)
             p[i] = _mm512_fmadd_ps(p[i], fraction[i], _mm512_set1_ps(kC[c]));
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) {
-        const __mmask16 normal = _mm512_cmp_ps_mask(x[i], _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
-        x[i] = _mm512_maskz_scalef_ps(normal, p[i], x[i]);
+        // The form without a mask reads an undefined vector in g++'s header, which warns.
+        x[i] = _mm512_maskz_scalef_ps(0xffff, p[i], x[i]);
     }
 }
 
@@ -99,6 +114,86 @@ struct Exp2Column {
     }
 };
 
+// Operands of a gradient, in the order of FusedCall's.
+enum Operand { kScore, kShift, kDerivative, kDelta, kPairs, kRows, kGradientPairs, kNumOperands };
+
+// A value of two rows: an element for each lane or, where kSplat, one for the whole row.
+template <bool kSplat>
+struct TwoRows {
+    const float* at[2];
+    __m512 splat[2];
+
+    explicit TwoRows(const FusedOperand& o, std::int64_t row) {
+        for (int i = 0; i < 2; ++i) {
+            at[i] = reinterpret_cast<const float*>(o.data + (row + i) * o.row_bytes);
+            splat[i] = kSplat ? _mm512_set1_ps(*at[i]) : _mm512_setzero_ps();
+        }
+    }
+    __m512 read(int row, std::int64_t lane) const {
+        return kSplat ? splat[row] : _mm512_loadu_ps(at[row] + lane);
+    }
+};
+
+// The 16 lanes from `lane` on of a row in which all of the call's forms are at least 0.
+inline __mmask16 lanes_kept(const FusedCall& call, std::int64_t row, std::int64_t lane) {
+    const auto* const forms = reinterpret_cast<const FusedCall::Index*>(&call.affine);
+    const __m512i number = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __mmask16 kept = 0xffff;
+    for (std::size_t i = 0; i < call.num_affine; ++i) {
+        const FusedCall::Index& form = forms[i];
+        const auto first = static_cast<int>(form.base + row * form.row + lane * form.lane);
+        const __m512i value = _mm512_add_epi32(
+            _mm512_set1_epi32(first), _mm512_mullo_epi32(number, _mm512_set1_epi32(form.lane)));
+        kept &= _mm512_cmpge_epi32_mask(value, _mm512_setzero_si512());
+    }
+    return kept;
+}
+
+inline void write(std::byte* row, std::int64_t bytes, __m512i words) {
+    _mm512_storeu_si512(row + bytes, words);
+}
+
+// Rows `row` and row + 1.
+template <bool kConditions, bool kSplat>
+void gradient_rows(const FusedCall& call, std::int64_t row) {
+    constexpr int kCount = 4, kBlock = 2 * kLanes;  // vectors at once: two of each row
+    const auto* const operands = reinterpret_cast<const FusedOperand*>(&call.operands);
+    const TwoRows<false> score(operands[kScore], row), derivative(operands[kDerivative], row);
+    const TwoRows<kSplat> shift(operands[kShift], row), delta(operands[kDelta], row);
+    std::byte* out[kNumOperands];
+    for (int i = kPairs; i < kNumOperands; ++i) {
+        out[i] = operands[i].data + row * operands[i].row_bytes;
+    }
+    std::byte* const rows[] = {out[kRows], out[kRows] + operands[kRows].row_bytes};
+    const __m512 c = _mm512_set1_ps(call.steps[0].immediate);
+    for (std::int64_t l = 0; l < call.lanes; l += kBlock) {
+        const std::int64_t lane = l + kBlock <= call.lanes ? l : call.lanes - kBlock;
+        __m512 p[kCount], d[kCount];
+#pragma GCC unroll 8
+        for (int i = 0; i < kCount; ++i) {
+            const std::int64_t at = lane + i % 2 * kLanes;
+            p[i] = _mm512_fmsub_ps(score.read(i / 2, at), c, shift.read(i / 2, at));
+            d[i] = _mm512_sub_ps(derivative.read(i / 2, at), delta.read(i / 2, at));
+        }
+        exp2(p);
+        if constexpr (kConditions) {
+#pragma GCC unroll 8
+            for (int i = 0; i < kCount; ++i) {
+                const __mmask16 kept = lanes_kept(call, row + i / 2, lane + i % 2 * kLanes);
+                p[i] = _mm512_maskz_mov_ps(kept, p[i]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < kCount; ++i) d[i] = _mm512_mul_ps(p[i], d[i]);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+            write(out[kPairs], 4 * (lane + i * kLanes), pairs(p[i], p[i + 2]));
+            write(out[kGradientPairs], 4 * (lane + i * kLanes), pairs(d[i], d[i + 2]));
+            write(rows[i], 2 * lane, (__m512i)_mm512_cvtne2ps_pbh(d[2 * i + 1], d[2 * i]));
+        }
+    }
+}
+
 }  // namespace
 
 void avx512_exp2_sum_pairs(const Strip& s) {
@@ -106,6 +201,7 @@ void avx512_exp2_sum_pairs(const Strip& s) {
     const auto constant = static_cast<float>(s.immediate[0]);
     const StripOperand scale = s.in[2].data != nullptr ? s.in[2] : StripOperand{&constant, 0, 0};
     auto* const sums = static_cast<float*>(s.accumulator);
+    const FlushSubnormals flush;
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
         const std::int64_t last = first + kColumnRows < s.rows ? first + kColumnRows : s.rows;
         for (std::int64_t l = 0; l < s.lanes; l += kLanes) {
@@ -124,6 +220,21 @@ void avx512_exp2_sum_pairs(const Strip& s) {
             if (sums == nullptr) continue;
             const __m512 before = _mm512_maskz_loadu_ps(mask, sums + l);
             _mm512_mask_storeu_ps(sums + l, mask, _mm512_add_ps(before, column.sum));
+        }
+    }
+}
+
+void avx512_gradient_pairs(const FusedCall& call) {
+    const auto* const operands = reinterpret_cast<const FusedOperand*>(&call.operands);
+    const bool splat = operands[kShift].lane_bytes == 0 && operands[kDelta].lane_bytes == 0;
+    const FlushSubnormals flush;
+    for (std::int64_t row = 0; row < call.rows; row += 2) {
+        if (!splat) {
+            gradient_rows<true, false>(call, row);
+        } else if (call.num_affine > 0) {
+            gradient_rows<true, true>(call, row);
+        } else {
+            gradient_rows<false, true>(call, row);
         }
     }
 }

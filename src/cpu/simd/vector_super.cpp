@@ -36,8 +36,8 @@ HWY_INLINE void fast_exp2(VF (&x)[kCount]) {
     VF p[kCount];
 #if HWY_TARGET == HWY_AVX3
     // vreduceps gives x - floor(x), vscalefps multiplies by 2^floor(x), both for every x.
-    static constexpr float kC[] = {1.000000002F,   .6931469838F,   .2402298363F,   .05548334203F,
-                                   .009678840949F, .001243968801F, .0002170225552F};
+    static constexpr float kC[] = {1.F,           .6931512952F,   .2401644439F,
+                                   .05579991266F, .009017030708F, .00186713005F};
     constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
     VF fraction[kCount];
     each<kCount>([&](int i) HWY_ATTR { fraction[i] = VF{_mm512_reduce_ps(x[i].raw, kFloor)}; });
