@@ -1,6 +1,8 @@
 // The list of engines, and the choice among them.
 #include "attention/engine.h"
 
+#include <variant>
+
 #include "attention/sm90/engine.h"
 #include "attention/tiles/engine.h"
 #include "attention/tune.h"
@@ -10,6 +12,24 @@
 #include "support/debug_log.h"
 
 namespace tilewright::attn {
+namespace {
+
+std::int64_t operations_of(const ir::Function& function) {
+    std::int64_t count = 0;
+    ir::walk(function.body, [&](const ir::Instruction& instruction) {
+        const auto* const call = std::get_if<ir::CallAttributes>(&instruction.attributes);
+        count += call != nullptr && call->callee      ? operations_of(*call->callee)
+                 : instruction.op == ir::Op::constant ? 0
+                                                      : 1;
+    });
+    return count;
+}
+
+}  // namespace
+
+std::int64_t num_operations(const ModSpec& mod) {
+    return mod ? operations_of(*mod.function) : 0;
+}
 
 std::span<const Engine* const> engines() {
     static const Engine* const kEngines[] = {&sm90::engine(), &tiles::engine()};

@@ -70,4 +70,7 @@ const Engine& choose_engine(const AttentionSpec& spec,
 /// it.
 void run_on(const Engine& engine, const AttentionSpec& spec, AttentionBuffers buffers);
 
+/// Instructions of the mod's function, and of those that it calls, apart from constants.
+std::int64_t num_operations(const ModSpec& mod);
+
 }  // namespace tilewright::attn

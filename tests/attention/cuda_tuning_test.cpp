@@ -9,7 +9,9 @@
 #include <filesystem>
 
 #include "attention/prepare.h"
+#include "attention/sm90/engine.h"
 #include "attention/tiles/engine.h"
+#include "mod/traced.h"
 #include "run/tuning.h"
 #include "tests/attention/cuda_calls.h"
 #include "tilewright/attention.h"
@@ -17,6 +19,7 @@
 namespace tilewright {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using namespace cuda_calls;
 
@@ -56,6 +59,47 @@ std::string blocks_of(DType dtype, std::int64_t dim, const AttentionBlocks& hint
     spec.head_dim = spec.value_dim = dim;
     spec.forward_blocks = spec.backward_blocks = hint;
     return attn::tiles::engine().choose(spec)->numbers().to_string();
+}
+
+/// A call with a score mod that sums so many terms of three operations each.
+attn::AttentionSpec sums_terms(int terms, attn::Pass pass) {
+    constexpr int kGroup = 100;  // expressions may be 256 operations deep
+    std::string text = "score";
+    for (int i = 0; i < terms; ++i) {
+        const bool first = i % kGroup == 0;
+        if (first) text += i == 0 ? " + (" : ") + (";
+        text += fmt::format("{}tanh(score * {})", first ? "" : " + ", i + 2);
+    }
+    text += ")";
+    const Mod parsed = parse_mod(text, {}, Mod::Kind::score);
+    const mod::Traced& traced = mod::trace(parsed, f32);
+    attn::AttentionSpec spec;
+    spec.pass = pass;
+    spec.device = kGpu;
+    spec.dtype = bf16;
+    spec.batch = 1;
+    spec.query_heads = spec.kv_heads = 2;
+    spec.query_length = spec.kv_length = 1000;
+    spec.head_dim = spec.value_dim = 64;
+    spec.score.function = spec.score.plain_function = traced.function;
+    spec.score.text = spec.score.plain_text = traced.text;
+    return spec;
+}
+
+TEST_F(CudaCallsTuning, ProgramsOfLongModsHaveSmallBlocks) {
+    TW_REQUIRE_GPU();
+    const auto blocks = [](int terms, attn::Pass pass = attn::Pass::forward) {
+        return attn::tiles::engine().choose(sums_terms(terms, pass))->numbers().to_string();
+    };
+    EXPECT_EQ(blocks(100), "kv=32, q=32, stages=0, warps=4");  // 1024 * 300 <= 4096 * 128
+    EXPECT_EQ(blocks(200), "kv=32, q=16, stages=0, warps=4");  // 512 * 600
+    // With its derivative, 512 * 1800 <= 4096 * 256.
+    EXPECT_THAT(blocks(200, attn::Pass::backward), HasSubstr("kv=32, q=16, stages=0, warps=8"));
+    EXPECT_EQ(blocks(50).find("q=32"), std::string::npos);  // not a long one
+    const auto refusal = attn::sm90::engine().supports(sums_terms(350, attn::Pass::forward));
+    ASSERT_TRUE(refusal.has_value());
+    EXPECT_THAT(refusal->reason,
+                AnyOf(HasSubstr("more than 1024 operations"), HasSubstr("compute capability")));
 }
 
 TEST_F(CudaCallsTuning, TakesBlocksThatSharedMemoryHolds) {

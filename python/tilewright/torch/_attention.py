@@ -109,6 +109,9 @@ def flex_attention(
     Differentiable once. Errors about arguments are both ValueError and RuntimeError; TypeError and
     NotImplementedError if a type does not fit.
     """
+    if device is not None:
+        check_device("flex_attention", query, device)
+        device = None
     if _is_compiling():
         from . import _marker
 
@@ -116,7 +119,7 @@ def flex_attention(
             *(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse),
             *(kernel_options, return_aux, mask_mod, causal, window, segment_ids, kv_segment_ids),
             *(cu_seqlens, kv_cu_seqlens, kv_lengths, sinks, dropout, seed, layout),
-            *(deterministic, device),
+            deterministic,
         )
     has_extras = not (
         segment_ids is kv_segment_ids is cu_seqlens is kv_cu_seqlens is kv_lengths is sinks is None
@@ -327,8 +330,21 @@ _PLAIN = (type(None), bool, int, float)
 
 _CHOICES = (
     *("names", "score", "mask", "grad", "scale", "enable_gqa", "return_lse", "return_aux"),
-    *("kernel_options", "causal", "window", "dropout", "layout", "deterministic", "device"),
+    *("kernel_options", "causal", "window", "dropout", "layout", "deterministic"),
 )
+
+
+def check_device(op, query, device):
+    """Calls run where their tensors are, so that a device can only confirm it."""
+    try:
+        wanted, have = torch.device(device), query.device
+    except (TypeError, RuntimeError, AttributeError):
+        wanted = have = None
+    if wanted is None or wanted.type != have.type or wanted.index not in (None, have.index):
+        raise _errors.BadInput(
+            f"[{op}] expected device=None or the device of the tensors, which say where they are, "
+            f"but got {device!r}"
+        )
 
 
 def check_mask_captures(op, mask):
@@ -356,17 +372,11 @@ def spec_of(
     dropout,
     layout,
     deterministic,
-    device,
     block_size=None,
 ):
     """The spec of a call; BadInput or TypeError for arguments that do not fit."""
     if layout not in ("bhsd", "bshd"):
         raise _errors.BadInput(f'[{op}] expected layout "bhsd" or "bshd" but got {layout!r}')
-    if device is not None:
-        raise _errors.BadInput(
-            f"[{op}] expected device=None, since torch tensors say where they are, but got "
-            f"{device!r}"
-        )
     if return_lse and return_aux is not None:
         raise _errors.BadInput(
             f"[{op}] Cannot specify both return_lse and return_aux. return_lse is deprecated, "

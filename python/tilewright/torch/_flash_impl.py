@@ -96,7 +96,6 @@ def _site(
         dropout=0.0,
         layout="bshd",
         deterministic=True,
-        device=None,
     )
     return _sites.site(spec), (query, key, value, *named.values(), *mask.arrays)
 

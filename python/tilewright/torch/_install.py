@@ -53,11 +53,21 @@ def uninstall():
             while _saved:
                 module, name, value = _saved.pop()
                 setattr(module, name, value)
+            if _silenced:
+                _flex._WARNINGS_SHOWN.discard(_UNFUSED)
+
+
+# torch's warning that uncompiled calls are unfused, which is not so here.
+_UNFUSED = "flex_attention_performance"
+_silenced = False  # by `install`
 
 
 def _replace():
+    global _silenced
     from . import _marker
 
+    _silenced = _UNFUSED not in _flex._WARNINGS_SHOWN
+    _flex._WARNINGS_SHOWN.add(_UNFUSED)
     replacements = {
         "flex_attention": flex_attention,
         "create_block_mask": functools.wraps(create_block_mask)(_with_lists),

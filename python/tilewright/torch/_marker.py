@@ -111,7 +111,6 @@ class _Marker(torch._ops.HigherOrderOperator):
             dropout=ours.get("dropout", 0.0),
             layout=layout,
             deterministic=ours.get("deterministic", True),
-            device=None,
             block_size=block_size,
         )
         site, seed = _sites.site(spec), ours.get("seed", 0)
@@ -299,12 +298,9 @@ def flex_attention(
     seed,
     layout,
     deterministic,
-    device,
 ):
     """What Dynamo traces in place of `_attention.flex_attention`."""
     op = "flex_attention"
-    if device is not None:
-        raise _errors.BadInput(f"[{op}] expected device=None but got {device!r}")
     if return_lse and return_aux is not None:
         raise _errors.BadInput(
             f"[{op}] Cannot specify both return_lse and return_aux. return_lse is deprecated, "

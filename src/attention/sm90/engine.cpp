@@ -75,6 +75,11 @@ std::optional<Refusal> refused(const AttentionSpec& spec) {
         return Refusal{"a mask as data stands beside segment ids"};
     if (spec.block_mask && spec.packed())
         return Refusal{"a mask as data stands beside packed sequences"};
+    // Each of their operations becomes text for the pairs of a tile, 64 or more of a thread, with
+    // which the GPU's compiler takes minutes.
+    constexpr std::int64_t kMostOperations = 1024;
+    if (num_operations(spec.score) + num_operations(spec.mask) > kMostOperations)
+        return Refusal{fmt::format("mods have more than {} operations", kMostOperations)};
     if (spec.pass == Pass::backward && spec.score.derivative)
         return Refusal{"the score mod has a derivative of the caller's own"};
     return std::nullopt;

@@ -37,6 +37,21 @@ bool is_hopper(const AttentionSpec& s) {
     return run::arch(s.device.index) == "sm_90a";
 }
 
+/// Operations that a program repeats for each pair; with its derivative a score mod has about three
+/// times its own.
+std::int64_t operations_of_pair(const AttentionSpec& s) {
+    constexpr std::int64_t kOfDerivative = 3;
+    const std::int64_t score = num_operations(s.score);
+    return num_operations(s.mask) + (s.pass == Pass::backward ? kOfDerivative * score : score);
+}
+
+/// Every operation on pairs becomes text for each pair of a thread, and GPU compilers take more
+/// than proportionally longer for more of it. So programs of long mods have small blocks.
+bool is_long_mod(const AttentionSpec& s) {
+    constexpr std::int64_t kMost = 256;
+    return s.on_gpu() && operations_of_pair(s) > kMost;
+}
+
 /// What the choice of blocks on a GPU depends on.
 GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
     return {.dtype = s.dtype,
@@ -53,9 +68,21 @@ GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
             .splits = s.right() < 0 && s.window_left < 0 && !s.checked,
             // Programs that gather, mask loads or draw random bits are generated for warps.
             .wgmma = is_hopper(s) && !s.block_mask && !of.mask && !of.lengths && of.dropout == 0 &&
-                     of.score.captures() == 0,
+                     of.score.captures() == 0 && !is_long_mod(s),
             .hopper = is_hopper(s),
             .products = s.products};
+}
+
+/// Halves blocks until a thread's part of a program with long mods is short.
+void fit_long_mods(const AttentionSpec& s, Options& options) {
+    constexpr std::int64_t kLeast = 16, kMost = 4096;
+    if (!is_long_mod(s)) return;
+    options.num_warps = std::max(options.num_warps, 4);
+    const std::int64_t threads = std::int64_t{options.num_warps} * 32;
+    std::int64_t &q = options.block_q, &k = options.block_k;
+    while (q * k * operations_of_pair(s) > kMost * threads && std::max(q, k) > kLeast) {
+        (q >= k ? q : k) /= 2;
+    }
 }
 
 /// The mod with its plain loads as block loads, except in decode, where the heads of a group are
@@ -86,6 +113,7 @@ Options options_of(const AttentionSpec& spec, const Features& features) {
     options.scale_operand = features.score && !spec.on_gpu() && size_of(spec.dtype) >= 4;
     if (spec.on_gpu()) {
         use_gpu_blocks(options, gpu_problem(spec, features));
+        fit_long_mods(spec, options);
         return options;
     }
     // Queries past the end read 0, so a short problem has one block of its own length.
@@ -221,10 +249,11 @@ void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
     if (config.decode && spec.on_gpu()) {
         config.decode = use_gpu_decode_blocks(options, gpu_problem(spec, config.features),
                                               spec.group() * spec.query_length);
+        fit_long_mods(spec, options);
     }
     use_hints(spec, config.features, options);
     if (config.decode) return;
-    if (!loads_blocks(config.features)) choose_queries(spec, config);
+    if (!loads_blocks(config.features) && !is_long_mod(spec)) choose_queries(spec, config);
     if (spec.on_gpu()) use_split(spec, config.features, options);
 }
 
@@ -285,6 +314,7 @@ std::string choose_separate(const AttentionSpec& spec, const TilesConfig& config
                             Options& options) {
     if (!config.derivative.buffers.empty()) return "captured arrays have gradients";
     if (spec.checked) return "the call is checked";
+    if (is_long_mod(spec)) return "mods have many operations";
     // Two programs read it, one of them across its rows.
     if (reads_pairs(config.features.score) || reads_pairs(config.features.mask)) {
         return "a mod reads an array of pairs";
@@ -331,6 +361,7 @@ void choose_backward(const AttentionSpec& spec, TilesConfig& config) {
         GpuProblem problem = gpu_problem(spec, config.features);
         problem.wgmma = false;
         use_gpu_backward_blocks(options, problem);
+        fit_long_mods(spec, options);
     } else if (options.block_k > 128) {
         options.block_q = 128;  // fewer passes over the longer dK and dV
     }

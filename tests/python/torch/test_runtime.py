@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
+import warnings
 
 import dense_torch as dense
 import pytest
@@ -74,6 +75,23 @@ def test_backends_are_checked_as_torch_checks_them():
             flex._apply_kernel_options(query, query, query, True, {"BACKEND": "FAST"})
         with pytest.raises(RuntimeError, match="Invalid BACKEND value 'FAST'"):
             compiled_early(query, query, query, kernel_options={"BACKEND": "FAST"})
+
+
+def test_install_does_not_tell_to_compile():
+    flex._WARNINGS_SHOWN.discard("flex_attention_performance")
+    query = torch.randn(1, 2, 16, 8)
+    with twt.install(), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        imported_early(query, query, query)
+    assert "flex_attention_performance" not in flex._WARNINGS_SHOWN
+
+
+def test_a_device_may_confirm_where_tensors_are():
+    query = torch.randn(1, 2, 16, 8)
+    want = twt.flex_attention(query, query, query)
+    assert torch.equal(twt.flex_attention(query, query, query, device="cpu"), want)
+    compiled = torch.compile(twt.flex_attention, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(query, query, query, device=torch.device("cpu")), want)
 
 
 def test_install_nests_and_uninstall_alone_is_nothing():
