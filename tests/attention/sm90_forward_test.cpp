@@ -107,6 +107,19 @@ TEST(Sm90Forward, ConfigurationsCompileCleanly) {
     }
 }
 
+TEST(Sm90Forward, DropoutCompilesCleanly) {
+    TW_REQUIRE_NVRTC();
+    for (const std::int64_t dim : {64, 96, 128}) {
+        for (const bool causal : {false, true}) {
+            ForwardDesc desc = check_forward(inputs_of(
+                {.q_len = 8192, .kv_len = 8192, .dim = dim, .value_dim = dim, .causal = causal}));
+            desc.dropout = true;
+            const cuda::CompileRequest request = generate_forward(desc, choose_forward(desc, 132));
+            EXPECT_NO_THROW(cuda::compile(request)) << request.name;
+        }
+    }
+}
+
 TEST(Sm90Forward, ListsAreTriedWithSeveralDepthsOfLoads) {
     TW_REQUIRE_NVRTC();
     for (const std::int64_t dim : {64, 128, 256}) {

@@ -196,6 +196,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) spills(float* x) {
     request.spill_limit_bytes = compiled.spill_bytes - 1;
     EXPECT_NE(message_of<InternalError>([&] { compile(request); }).find("spilled bytes"),
               std::string::npos);
+    EXPECT_FALSE(cubin_of(request)->empty());  // for a call, slow is better than none
 }
 
 // An accumulator touched between issue and wait makes ptxas serialise every wgmma of the kernel.
@@ -218,6 +219,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) serialised(float* x, unsign
     ASSERT_NO_THROW(compile(request));
     request.spill_limit_bytes = 0;
     EXPECT_NE(message_of<InternalError>([&] { compile(request); }).find("C75"), std::string::npos);
+    EXPECT_FALSE(cubin_of(request)->empty());
 }
 
 TEST(Cache, AKeyChangesWithEverythingThatChangesTheCubin) {

@@ -95,17 +95,36 @@ def is_legacy(x):
 
 
 def legacy(function, *gradients):
-    """The results of a function of gradients batched by is_grads_batched, batched likewise."""
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    # The 0 passed as the batch size is not used for tensors that are batched.
-    moved = [torch._remove_batch_dim(x, level, 0, 0) if is_legacy(x) else x for x in gradients]
-    size = next(len(m) for m, x in zip(moved, gradients, strict=True) if is_legacy(x))
+    """The results of a function of gradients batched by is_grads_batched, batched likewise.
+
+    Of nested vmaps the innermost is done here; `function` meets the others.
+    """
+    level, size = _level(next(x for x in gradients if is_legacy(x)))
+    batched = [is_legacy(x) and _rows(x, level) is not None for x in gradients]
+    moved = [_rows(x, level) if b else x for x, b in zip(gradients, batched, strict=True)]
     rows = [
-        function(*(m[i] if is_legacy(x) else x for m, x in zip(moved, gradients, strict=True)))
+        function(*(m[i] if b else m for m, b in zip(moved, batched, strict=True)))
         for i in range(size)
     ]
     columns = (
         None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)
     )
     return tuple(x if x is None else torch._add_batch_dim(x, 0, level) for x in columns)
+
+
+def _level(x):
+    """(the innermost level at which x is batched, its size). vmap's own thread alone knows the
+    current one, and gradients of GPU tensors are computed in another."""
+    for level in range(63, 0, -1):  # torch has 64
+        rows = _rows(x, level)
+        if rows is not None:
+            return level, len(rows)
+    raise _errors.BadInput(
+        "[flex_attention] expected is_grads_batched with at least one gradient but got none"
+    )
+
+
+def _rows(x, level):
+    """x with the axis that is batched at this level as its first one, or None."""
+    rows = torch._remove_batch_dim(x, level, 0, 0)  # an axis that is not there gets size 0
+    return rows if len(rows) else None

@@ -32,11 +32,18 @@ def scaled_dot_product_attention(
     the jagged layout, also with is_causal. attn_mask: bools (True attends) or floats to add,
     broadcast to (N, ..., Hq, L, S), with a gradient if it requires one; or a
     `torch.nn.attention.bias.CausalBias`. is_causal counts from the top left. Dropout draws its seed
-    from torch's CPU generator. A row with nothing to attend to gives 0.
+    from torch's CPU generator. A row with nothing to attend to gives 0. Nested tensors of the strided
+    layout, which torch deprecates, go to torch's own function.
     """
     op = "scaled_dot_product_attention"
     if not all(isinstance(x, torch.Tensor) for x in (query, key, value)):
         raise TypeError(f"[{op}] expected query, key and value to be tensors")
+    if any(x.is_nested and x.layout == torch.strided for x in (query, key, value)):
+        return torch._C._nn.scaled_dot_product_attention(
+            *(query, key, value, attn_mask, dropout_p, is_causal),
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
     if not query.dtype == key.dtype == value.dtype:
         raise _errors.BadInput(
             f"[{op}] Expected query, key, and value to have the same dtype, but got query.dtype: "

@@ -225,6 +225,12 @@ bool wants_wide(const ForwardDesc& desc, const ForwardConfig& config) {
 
 ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
     const TileShapes& shapes = tile_shapes(desc.query_dim, desc.value_dim);
+    if (shapes.has_three && desc.dropout) {
+        // The draws take registers, which 192 rows have for small blocks alone.
+        const bool is_long =
+            desc.upper_bound && !desc.lower_bound && desc.q_len >= shapes.long_rows;
+        return is_long ? ForwardConfig{.warpgroups = 3, .block_n = 64} : shapes.two;
+    }
     if (!shapes.has_three || (desc.lower_bound && !shapes.three_in_windows)) return shapes.two;
     if (desc.upper_bound) {
         // Each row of tiles wastes part of its last blocks, more so with 192 rows.

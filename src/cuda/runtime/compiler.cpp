@@ -149,9 +149,8 @@ int number_before(std::string_view line, std::string_view words) {
     return begin == at ? 0 : std::atoi(std::string(line.substr(begin, at - begin)).c_str());
 }
 
-/// Reads ptxas's resource lines; returns the first warning that costs much performance.
-std::string read_log(Compiled& compiled) {
-    std::string serious;
+/// Reads ptxas's resource lines and the first warning that costs much performance.
+void read_log(Compiled& compiled) {
     std::string_view rest = compiled.log;
     while (!rest.empty()) {
         const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -163,9 +162,9 @@ std::string read_log(Compiled& compiled) {
             compiled.registers = std::max(compiled.registers, number_before(line, " registers"));
         }
         // C75xx: wgmma serialised or setmaxnreg ignored. Either compiles, at half the speed.
-        if (serious.empty() && line.find("(C75") != std::string_view::npos) serious = line;
+        if (compiled.serious_warning.empty() && line.find("(C75") != std::string_view::npos)
+            compiled.serious_warning = line;
     }
-    return serious;
 }
 
 /// Cubins are ELF files.
@@ -238,6 +237,73 @@ Memo<std::string, bool>& refused() {
     return *kRefused;
 }
 
+/// Compiles, whatever the limits are.
+Compiled run_nvrtc(const CompileRequest& request) {
+    const Nvrtc& nvrtc = nvrtc_or_throw();
+    std::vector<const char*> texts, names, options;
+    for (const auto* headers : {&embedded_headers(), &request.headers}) {
+        for (const Header& header : *headers) {
+            names.push_back(header.name.c_str());
+            texts.push_back(header.text.c_str());
+        }
+    }
+    const std::string arch = "--gpu-architecture=" + request.arch;
+    options = {arch.c_str(), "--std=c++20", "-default-device", "--ptxas-options=-v"};
+    // NVRTC 12.9 and later have a cache of their own, whose hits hide ptxas's warnings.
+    if (nvrtc.major > 12 || nvrtc.minor >= 9) options.push_back("--no-cache");
+    for (const std::string& option : request.options) options.push_back(option.c_str());
+
+    Program program = nullptr;
+    const int created =
+        nvrtc.nvrtcCreateProgram(&program, request.source.c_str(), request.name.c_str(),
+                                 static_cast<int>(names.size()), texts.data(), names.data());
+    if (created != 0) fail(request, nvrtc.nvrtcGetErrorString(created), "");
+    const auto destroy = [&nvrtc](void* handle) { nvrtc.nvrtcDestroyProgram(&handle); };
+    const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
+
+    for (const std::string& kernel : request.kernels) {
+        const int added = nvrtc.nvrtcAddNameExpression(program, kernel.c_str());
+        if (added != 0) fail(request, nvrtc.nvrtcGetErrorString(added), "");
+    }
+    const int status =
+        nvrtc.nvrtcCompileProgram(program, static_cast<int>(options.size()), options.data());
+    const auto read = [&](auto size_of_text, auto text) {
+        std::size_t size = 0;
+        if (size_of_text(program, &size) != 0 || size == 0) return std::string();
+        std::string bytes(size, '\0');
+        if (text(program, bytes.data()) != 0) bytes.clear();
+        return bytes;
+    };
+    const auto without_nul = [](std::string text) {
+        text.resize(std::min(text.find('\0'), text.size()));
+        return text;
+    };
+    Compiled compiled;
+    compiled.log = without_nul(read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog));
+    if (status != 0) fail(request, nvrtc.nvrtcGetErrorString(status), compiled.log);
+    compiled.cubin = read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN);
+    compiled.ptx = without_nul(read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX));
+    if (!looks_like_cubin(compiled.cubin)) fail(request, "NVRTC gave no cubin", compiled.log);
+
+    for (const std::string& kernel : request.kernels) {
+        const char* symbol = nullptr;
+        const int found = nvrtc.nvrtcGetLoweredName(program, kernel.c_str(), &symbol);
+        if (found != 0) fail(request, nvrtc.nvrtcGetErrorString(found), compiled.log);
+        compiled.symbols.emplace_back(symbol);
+    }
+    read_log(compiled);
+    return compiled;
+}
+
+/// What makes the cubin slower than a request allows, or nothing.
+std::string broken_limit(const CompileRequest& request, const Compiled& compiled) {
+    if (!request.spill_limit_bytes) return "";
+    if (!compiled.serious_warning.empty()) return compiled.serious_warning;
+    if (compiled.spill_bytes <= *request.spill_limit_bytes) return "";
+    return fmt::format("expected at most {} spilled bytes but got {}", *request.spill_limit_bytes,
+                       compiled.spill_bytes);
+}
+
 std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
                                               const std::string& source) {
     if (request.kernels.empty() && !refused().find(source)) {
@@ -253,7 +319,10 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
         return std::make_shared<const Cached>(*std::move(cached));
     }
     const auto start = std::chrono::steady_clock::now();
-    Compiled compiled = compile(request);
+    Compiled compiled = run_nvrtc(request);
+    if (const std::string broken = broken_limit(request, compiled); !broken.empty()) {
+        debug_log("cuda", "{} for {} will be slow: {}", request.name, request.arch, broken);
+    }
     const std::chrono::duration<double, std::milli> taken =
         std::chrono::steady_clock::now() - start;
     debug_log("cuda", "{} for {} compiled in {:.0f} ms: {} registers, {} bytes spilled",
@@ -325,68 +394,9 @@ std::filesystem::path failed_sources_folder() {
 }
 
 Compiled compile(const CompileRequest& request) {
-    const Nvrtc& nvrtc = nvrtc_or_throw();
-    std::vector<const char*> texts, names, options;
-    for (const auto* headers : {&embedded_headers(), &request.headers}) {
-        for (const Header& header : *headers) {
-            names.push_back(header.name.c_str());
-            texts.push_back(header.text.c_str());
-        }
-    }
-    const std::string arch = "--gpu-architecture=" + request.arch;
-    options = {arch.c_str(), "--std=c++20", "-default-device", "--ptxas-options=-v"};
-    // NVRTC 12.9 and later have a cache of their own, whose hits hide ptxas's warnings.
-    if (nvrtc.major > 12 || nvrtc.minor >= 9) options.push_back("--no-cache");
-    for (const std::string& option : request.options) options.push_back(option.c_str());
-
-    Program program = nullptr;
-    const int created =
-        nvrtc.nvrtcCreateProgram(&program, request.source.c_str(), request.name.c_str(),
-                                 static_cast<int>(names.size()), texts.data(), names.data());
-    if (created != 0) fail(request, nvrtc.nvrtcGetErrorString(created), "");
-    const auto destroy = [&nvrtc](void* handle) { nvrtc.nvrtcDestroyProgram(&handle); };
-    const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
-
-    for (const std::string& kernel : request.kernels) {
-        const int added = nvrtc.nvrtcAddNameExpression(program, kernel.c_str());
-        if (added != 0) fail(request, nvrtc.nvrtcGetErrorString(added), "");
-    }
-    const int status =
-        nvrtc.nvrtcCompileProgram(program, static_cast<int>(options.size()), options.data());
-    const auto read = [&](auto size_of_text, auto text) {
-        std::size_t size = 0;
-        if (size_of_text(program, &size) != 0 || size == 0) return std::string();
-        std::string bytes(size, '\0');
-        if (text(program, bytes.data()) != 0) bytes.clear();
-        return bytes;
-    };
-    const auto without_nul = [](std::string text) {
-        text.resize(std::min(text.find('\0'), text.size()));
-        return text;
-    };
-    Compiled compiled;
-    compiled.log = without_nul(read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog));
-    if (status != 0) fail(request, nvrtc.nvrtcGetErrorString(status), compiled.log);
-    compiled.cubin = read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN);
-    compiled.ptx = without_nul(read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX));
-    if (!looks_like_cubin(compiled.cubin)) fail(request, "NVRTC gave no cubin", compiled.log);
-
-    for (const std::string& kernel : request.kernels) {
-        const char* symbol = nullptr;
-        const int found = nvrtc.nvrtcGetLoweredName(program, kernel.c_str(), &symbol);
-        if (found != 0) fail(request, nvrtc.nvrtcGetErrorString(found), compiled.log);
-        compiled.symbols.emplace_back(symbol);
-    }
-    const std::string serious = read_log(compiled);
-    if (request.spill_limit_bytes) {
-        if (!serious.empty()) fail(request, serious, compiled.log);
-        if (compiled.spill_bytes > *request.spill_limit_bytes) {
-            fail(request,
-                 fmt::format("expected at most {} spilled bytes but got {}",
-                             *request.spill_limit_bytes, compiled.spill_bytes),
-                 compiled.log);
-        }
-    }
+    Compiled compiled = run_nvrtc(request);
+    const std::string broken = broken_limit(request, compiled);
+    if (!broken.empty()) fail(request, broken, compiled.log);
     return compiled;
 }
 

@@ -25,8 +25,9 @@ struct CompileRequest {
     std::vector<Header> headers;  ///< beside the embedded device headers
     std::string arch;             ///< "sm_80", "sm_90a", ...
     std::vector<std::string> options;
-    /// Set for our own kernels: spilling more bytes than this is an error, and so is a warning that
-    /// wgmma is serialised or setmaxnreg ignored.
+    /// Set for our own kernels: spilling more bytes than this breaks the limit, and so does a
+    /// warning that wgmma is serialised or setmaxnreg ignored. An error in `compile`, which tests
+    /// and builds call; where a user waits for a cubin, the debug log tells it.
     std::optional<int> spill_limit_bytes;
     /// Kernels with mangled names, as C++ writes them: "f<float, 3>". They are instantiated.
     std::vector<std::string> kernels = {};
@@ -41,6 +42,7 @@ struct Compiled {
     std::string log;                        ///< the whole output of NVRTC and ptxas
     int registers = 0;                      ///< per thread, the maximum over kernels
     int spill_bytes = 0;                    ///< stores and loads, summed over kernels
+    std::string serious_warning = {};       ///< that wgmma is serialised or setmaxnreg ignored
     std::vector<std::string> symbols = {};  ///< of the request's `kernels`
 };
 

@@ -142,6 +142,18 @@ def test_nested_with_dense_is_refused():
         twt.flex_attention(nested, torch.randn(2, 2, 3, 8), torch.randn(2, 2, 3, 8))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_sdpa_of_strided_nested_tensors_is_torchs():
+    def nested(*lengths):
+        return torch.nested.nested_tensor([torch.randn(2, n, 8) for n in lengths])
+
+    query, key, value = nested(3, 1), nested(2, 4), nested(2, 4)
+    out = twt.scaled_dot_product_attention(query, key, value)
+    want = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    for x, y in zip(out.unbind(), want.unbind(), strict=True):
+        torch.testing.assert_close(x, y)
+
+
 @pytest.mark.parametrize("shape", [(5, 8), (3, 5, 8), (2, 3, 5, 8), (2, 2, 3, 5, 8)])
 @pytest.mark.parametrize("mask", [None, "causal", "bool", "float", "bias"])
 def test_scaled_dot_product_attention(shape, mask):

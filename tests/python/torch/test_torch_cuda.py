@@ -368,6 +368,14 @@ def test_dropout_of_sdpa_in_a_graph():
     assert not any(torch.equal(first[i], first[j]) for i in range(4) for j in range(i))
 
 
+def test_batched_gradients():
+    """Gradients of GPU tensors are computed in another thread than vmap's."""
+    inputs = [x.double().detach().requires_grad_() for x in tensors(6, heads=1, head_dim=4)]
+    assert torch.autograd.gradcheck(
+        lambda *x: twt.scaled_dot_product_attention(*x), inputs, check_batched_grad=True
+    )
+
+
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2)])
 def test_only_wanted_gradients(wanted):
     inputs = [x.detach() for x in tensors()]

@@ -1,5 +1,7 @@
 """torch.func, autocast, anomaly mode, second derivatives, deterministic algorithms."""
 
+import threading
+
 import dense_torch as dense
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch.func import grad, vmap
 from torch.utils.checkpoint import checkpoint
 
 import tilewright.torch as twt
-from tilewright.torch import _environment
+from tilewright.torch import _batching, _environment
 
 
 def total(attention):
@@ -208,3 +210,34 @@ def test_batched_gradients(through_lse):
     each = torch.autograd.functional.jacobian(attention, (query, key, value))
     for have, want in zip(whole, each, strict=True):
         torch.testing.assert_close(have, want)
+
+
+def test_batched_gradients_of_another_thread():
+    """The engine computes gradients of GPU tensors in threads where vmap's level is not known."""
+    results = []
+
+    def function(dout):
+        thread = threading.Thread(
+            target=lambda: results.append(_batching.legacy(lambda d: (d * 2, None), dout))
+        )
+        thread.start()
+        thread.join()
+        return results[0][0]
+
+    rows = torch.randn(3, 4)
+    torch.testing.assert_close(torch._vmap_internals._vmap(function, 0, 0)(rows), rows * 2)
+    assert results[0][1] is None
+
+
+def test_batched_gradients_of_nested_maps():
+    nest = torch._vmap_internals._vmap
+    rows = torch.randn(3, 2, 4)
+
+    def again(dout, other):
+        if _batching.is_legacy(dout) or _batching.is_legacy(other):
+            return _batching.legacy(again, dout, other)
+        assert dout.shape == (4,)
+        return (dout * other,)
+
+    function = nest(nest(lambda x, y: again(x, y)[0], (0, None), 0), (0, 0), 0)
+    torch.testing.assert_close(function(rows, rows[:, 0]), rows * rows[:, :1])

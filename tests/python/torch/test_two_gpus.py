@@ -1,5 +1,6 @@
 """tilewright.torch on two GPUs: tensors decide where a call runs, whatever device is current."""
 
+import gc
 import os
 import pathlib
 import subprocess
@@ -241,6 +242,7 @@ def test_memory_comes_from_the_tensors_device():
 
         step()
         torch.cuda.synchronize(index)
+        gc.collect()  # tensors of earlier tests
         allocated = [torch.cuda.memory_allocated(i) for i in (0, 1)]
         free = [torch.cuda.mem_get_info(i)[0] for i in (0, 1)]
         torch.cuda.reset_peak_memory_stats(1 - index)
