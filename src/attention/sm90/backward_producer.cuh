@@ -268,33 +268,41 @@ struct Writer {
 
     u32 parity = 0;
 
-    /// `block` counts over all sequences of the head. Ordered sums are not cleared beforehand: the
-    /// first tile stores instead of adding.
-    TW_DEVICE void add(int head_row, int block, u32 predecessor, u32 rank) {
+    /// The place of a block's sums; `block` counts over all sequences of the head.
+    TW_DEVICE i64 chunk_of(int head_row, int block) const {
+        return (static_cast<i64>(head_row) * p.q_blocks + block) * kGradParts + warpgroup;
+    }
+
+    TW_DEVICE void wait_for_predecessor(i64 chunk, u32 predecessor) const {
+        if (!kDeterministic || grad_bytes(warpgroup) == 0) return;
+        while (ptx::load_acquire(p.last_added + chunk) != predecessor) {
+        }
+    }
+
+    /// Stores or adds what the warpgroup left. Sums that are stored first need not be cleared.
+    TW_DEVICE void add(i64 chunk, bool store) {
         const u32 bytes = grad_bytes(warpgroup);
-        if (bytes == 0) {
-            ptx::mbarrier_arrive(shared.grad_empty(warpgroup));
-            return;
-        }
-        const i64 chunk =
-            (static_cast<i64>(head_row) * p.q_blocks + block) * kGradParts + warpgroup;
-        float* const sums = p.grad_query_sums + chunk * (kGradBytes / 4);
-        if constexpr (kDeterministic) {
-            while (ptx::load_acquire(p.last_added + chunk) != predecessor) {
+        if (bytes > 0) {
+            float* const sums = p.grad_query_sums + chunk * (kGradBytes / 4);
+            if (store) {
+                ptx::bulk_store(sums, shared.grad(warpgroup), bytes);
+            } else {
+                ptx::bulk_add_f32(sums, shared.grad(warpgroup), bytes);
             }
+            ptx::bulk_commit();
+            ptx::bulk_wait_read<0>();
         }
-        if (kDeterministic && predecessor == 0) {
-            ptx::bulk_store(sums, shared.grad(warpgroup), bytes);
-        } else {
-            ptx::bulk_add_f32(sums, shared.grad(warpgroup), bytes);
-        }
-        ptx::bulk_commit();
-        ptx::bulk_wait_read<0>();
         ptx::mbarrier_arrive(shared.grad_empty(warpgroup));
+    }
+
+    /// After a fence a relaxed store suffices: one that releases would be a second fence.
+    TW_DEVICE void add_in_order(i64 chunk, u32 predecessor, u32 rank) {
+        add(chunk, kDeterministic && predecessor == 0);
         if constexpr (kDeterministic) {
+            if (grad_bytes(warpgroup) == 0) return;
             ptx::bulk_wait<0>();
             ptx::fence_device();
-            ptx::store_release(p.last_added + chunk, rank + 1);
+            ptx::store_relaxed(p.last_added + chunk, rank + 1);
         }
     }
 
@@ -320,8 +328,11 @@ struct Writer {
                     wait_for_grad();
                     const uint4 visit = ptx::load_shared_128(shared.visit(visits.index));
                     visits.advance();
-                    add(query_head_row(batch, visit.y, p), first_q_block + visit.x,
-                        visit.z >> kPredecessorShift, rank);
+                    const i64 chunk =
+                        chunk_of(query_head_row(batch, visit.y, p), first_q_block + visit.x);
+                    const u32 predecessor = visit.z >> kPredecessorShift;
+                    wait_for_predecessor(chunk, predecessor);
+                    add_in_order(chunk, predecessor, rank);
                 }
             } else {
                 const int first_head = tile.z * p.heads_per_kv_head;
@@ -330,8 +341,11 @@ struct Writer {
                     const int block = block_at(i, begin, each, p);
                     const u32 predecessor = kDeterministic ? predecessor_of(rank, block, p) : 0;
                     for (int group = 0; group < p.heads_per_kv_head; ++group) {
+                        const i64 chunk = chunk_of(first_row + group, block);
+                        // First, so that its trip to L2 passes while the product is computed.
+                        wait_for_predecessor(chunk, predecessor);
                         wait_for_grad();
-                        add(first_row + group, block, predecessor, rank);
+                        add_in_order(chunk, predecessor, rank);
                     }
                 }
             }

@@ -106,9 +106,9 @@ TW_DEVICE u32 load_acquire(const u32* address) {
     return value;
 }
 
-/// PTX ISA, st.release.gpu.global.b32.
-TW_DEVICE void store_release(u32* address, u32 value) {
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+/// PTX ISA, st.relaxed.gpu.global.b32.
+TW_DEVICE void store_relaxed(u32* address, u32 value) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
 /// PTX ISA, %globaltimer: nanoseconds, one clock for the whole GPU.
