@@ -54,6 +54,21 @@ TEST(CudaWarpgroups, GradientsOfScoreMods) {
     check(c, "tiles");
 }
 
+TEST(CudaWarpgroups, ScoresThatHaveBoundsOrThatAreAddedTo) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    for (const Mod& mod : {scores::softcap(2), scores::softcap(20), scores::softcap(50),
+                           scores::softcap(20, true), scores::alibi(2)}) {
+        for (const bool causal : {false, true}) {
+            Case c = with(mod.name(), 128, [=](Device) {
+                return AttentionOptions{.causal = causal, .score_mod = mod};
+            });
+            c.dtype = bf16;
+            check(c, "tiles");
+        }
+    }
+}
+
 /// Checks a case, and that warpgroups take all of its backward programs.
 void expect_wgmma(const Case& c) {
     EXPECT_THAT(logged([&] { check(c, "tiles"); }),

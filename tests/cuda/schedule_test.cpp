@@ -13,6 +13,7 @@
 
 #include "cuda/schedule/layout_text.h"
 #include "cuda/schedule/print_cuda.h"
+#include "cuda/schedule/split_product.h"
 #include "tests/cuda/schedule_support.h"
 #include "tests/cuda/test_support.h"
 
@@ -249,6 +250,36 @@ TEST(Schedule, SumsOfRowsStayInPartsUntilTheLoopIsDone) {
     EXPECT_EQ(both.find("axis 1 partial"), both.rfind("axis 1 partial"));
 }
 
+TEST(Schedule, SoftCapsAreOneOperationWhereOnlyTheAbsoluteErrorMatters) {
+    const auto text = [](const std::string& score) {
+        const ir::Function function = ir::parse(
+            testing_support::attention({.name = "capped", .block_k = 64, .score = score}).text);
+        return print(schedule(function, dense_target(function), Level::laid_out));
+    };
+    const std::string cap = R"(%factorX = constant 0.5 : f32TILE
+%aX = constant 4 : f32TILE
+%offX = constant -2 : f32TILE
+%yX = mul %sX, %factorX : f32TILE
+%capX = logistic %yX approx : f32TILE
+%tX = fma %capX, %aX, %offX : f32TILE
+)";
+    const auto with = [&](const std::string& from, const std::string& to) {
+        std::string changed = cap;
+        const std::size_t at = changed.find(from);
+        EXPECT_NE(at, std::string::npos) << from;
+        return text(changed.replace(at, from.size(), to));
+    };
+    EXPECT_THAT(text(cap), HasSubstr("soft_cap"));
+    EXPECT_THAT(text(cap), Not(HasSubstr("logistic")));
+    // The function's relative error may matter; it is wanted to the last bit; it is read again.
+    EXPECT_THAT(with("constant -2", "constant 0.5"), Not(HasSubstr("soft_cap")));
+    EXPECT_THAT(with("logistic %yX approx", "logistic %yX"), Not(HasSubstr("soft_cap")));
+    EXPECT_THAT(with("%tX = fma %capX, %aX, %offX : f32TILE\n",
+                     "%againX = fma %capX, %aX, %offX : f32TILE\n"
+                     "%tX = mul %againX, %capX : f32TILE\n"),
+                Not(HasSubstr("soft_cap")));
+}
+
 TEST(Schedule, RefusesChainedDotsThatAllAddToACarry) {
     const ir::Function function = ir::parse(R"(
 func @powers(%x: ref<bf16[128, 4096]>, %y: ref<bf16[4096, 64]>, %z: ref<bf16[128, 64]>) grid [] {
@@ -419,6 +450,42 @@ TEST(Schedule, RefusesWithReasons) {
     EXPECT_EQ(generate_scheduled(good, older), std::nullopt);
 }
 
+TEST(Schedule, LoopsOverSlicesAreCutAnew) {
+    const auto looped = [](int slice) {
+        return ir::parse(fmt::format(R"(
+func @looped(%x: ref<bf16[512, 16384]>, %y: ref<bf16[16384, 512]>, %z: ref<bf16[512, 512]>) grid [4, 2] {{
+  %i = program_id axis 0 : i64
+  %j = program_id axis 1 : i64
+  %bm = constant 128 : i64
+  %bn = constant 256 : i64
+  %r = mul %i, %bm : i64
+  %c = mul %j, %bn : i64
+  %o = constant 0 : i64
+  %end = constant 16384 : i64
+  %step = constant {0} : i64
+  %init = constant 0 : f32[128, 256]
+  %d = for_loop %k = %o, %end, %step carry (%acc = %init) : f32[128, 256] {{
+    %a = load %x[%r : 128, %k : {0}] : bf16[128, {0}]
+    %b = load %y[%k : {0}, %c : 256] : bf16[{0}, 256]
+    %n = dot %a, %b, %acc : f32[128, 256]
+    yield %n
+  }}
+  %q = cast %d : bf16[128, 256]
+  store %z[%r : 128, %c : 256], %q
+  yield
+}})",
+                                     slice));
+    };
+    const auto text = [](const ir::Function& function) {
+        return print(schedule(function, dense_target(function)));
+    };
+    const std::string expected = text(looped(64));
+    for (const int slice : {32, 128, 512}) {
+        EXPECT_EQ(text(looped(slice)), expected) << slice;
+        EXPECT_GT(parts_of_product(looped(slice), "sm_90a"), 1) << slice;
+    }
+}
+
 TEST(Schedule, TilesFillTheMultiprocessors) {
     const auto tile = [](int m, int n, int k) {
         const Program program = program_of({"p", m, n, k, 256, 256}, Level::selected);
@@ -450,6 +517,16 @@ TEST(Schedule, GoldenTextOfAMatmul) {
     const Program program = program_of(kMatmul);
     expect_golden("matmul.schedule", print(program));
     expect_golden("matmul.cu", print_cuda(program).source);
+}
+
+TEST(Schedule, GoldenTextOfAClusterOfFour) {
+    const ir::Function function = kernel_of({"clusters", 4104, 4104, 4104, 256, 256});
+    Target target = dense_target(function);
+    target.choice = Choice{.tile = {128, 256, Pairs::both}};
+    const Program program = schedule(function, target);
+    EXPECT_EQ(program.cluster(), 4);
+    expect_golden("clusters.schedule", print(program));
+    expect_golden("clusters.cu", print_cuda(program).source);
 }
 
 TEST(Schedule, GoldenTextOfAttention) {

@@ -538,6 +538,17 @@ TEST(SoftCaps, AreApproximateWhereOnlyTheAbsoluteErrorMatters) {
     EXPECT_THAT(all_after("  store %y[%0], %t\n"), HasSubstr("tanh"));
 }
 
+TEST(FoldFactors, AddsWhatFollows) {
+    const std::string text = after(
+        fold_factors,
+        "  %l = logistic %a approx : f32\n  %two = constant 2 : f32\n  %less = constant -1 : f32\n"
+        "  %cap = constant 5 : f32\n  %off = constant 7 : f32\n  %m = fma %l, %two, %less : f32\n"
+        "  %r = fma %m, %cap, %off : f32\n  store %y[%0], %r\n");
+    EXPECT_THAT(text, HasSubstr("constant 10 : f32"));
+    EXPECT_THAT(text, HasSubstr("constant 2 : f32"));  // 7 - 5
+    EXPECT_THAT(text, Not(HasSubstr("constant 7 : f32")));
+}
+
 TEST(FoldFactors, JoinsConstantsAroundApproximateFunctions) {
     const std::string scaled =
         "  %j = constant 0.25 : f32\n  %k = constant 3 : f32\n  %s = mul %a, %j : f32\n"

@@ -244,10 +244,21 @@ yield
 
 /// Every path: one and two warpgroups, rows and keys that end inside of a block, loops without
 /// iterations, both loops of causal attention, more iterations than slots, scores that a mod
-/// changes, that depend on gathered elements, some of them outside, or on random bits.
+/// changes, that have a soft cap, that depend on gathered elements, some of them outside, or on
+/// random bits.
 inline std::vector<CudaProgram> chained_programs() {
     const std::string capped = R"(%tX = tanh %sX : f32TILE
 )";
+    const auto soft_cap = [](double factor) {
+        return fmt::format(R"(%factorX = constant {} : f32TILE
+%aX = constant 4 : f32TILE
+%offX = constant -2 : f32TILE
+%yX = mul %sX, %factorX : f32TILE
+%capX = logistic %yX approx : f32TILE
+%tX = fma %capX, %aX, %offX : f32TILE
+)",
+                           factor);
+    };
     const std::string slopes = R"(%gX = sub %cX, %rowsb : i32TILE
 %gfX = cast %gX : f32TILE
 %tX = fma %gfX, %one, %sX : f32TILE
@@ -282,6 +293,10 @@ inline std::vector<CudaProgram> chained_programs() {
                    false, twice}),
         attention({"capped scores", 1, 256, 256, 64, 128, 128, true, false, "bf16", false, false,
                    capped}),
+        attention({"soft cap of small scores", 1, 256, 256, 64, 128, 128, true, false, "bf16",
+                   false, false, soft_cap(0.01)}),
+        attention({"soft cap of large scores", 1, 256, 256, 64, 128, 128, true, false, "bf16",
+                   false, false, soft_cap(40)}),
         attention({.name = "two runs of blocks",
                    .heads = 1,
                    .queries = 300,

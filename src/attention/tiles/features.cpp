@@ -2,6 +2,7 @@
 #include "attention/tiles/features.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -9,6 +10,8 @@
 
 #include "ir/access.h"
 #include "ir/passes/dce.h"
+#include "ir/passes/definitions.h"
+#include "ir/passes/intervals.h"
 #include "ir/print.h"
 #include "support/check.h"
 #include "support/memo.h"
@@ -26,6 +29,30 @@ std::string Features::key() const {
     return fmt::format("{}{}{}{}{}{} {}\n{}\n{}", segments ? "s" : "", plan ? "p" : "",
                        lengths ? "n" : "", sinks ? "k" : "", long_positions ? "l" : "",
                        shifted ? "h" : "", dropout, score.text, mask.text);
+}
+
+std::optional<ScoreRange> score_range(const InlinedMod& score) {
+    if (!score || score.captures() > 0 || !score.loads.empty()) return {};
+    const ir::Intervals intervals(*score.function, {});
+    ir::Intervals::Evaluation evaluation(intervals);
+    for (int i = 0; i < intervals.num_scalars(); ++i) {
+        evaluation.set(
+            i, ir::Interval::all(score.function->type(score.function->parameters()[i]).dtype));
+    }
+    const ir::Interval& range = evaluation.run();
+    if (!std::isfinite(range.float_low) || !std::isfinite(range.float_high)) return {};
+    return ScoreRange{range.float_low, range.float_high};
+}
+
+bool is_additive(const InlinedMod& score) {
+    if (!score || score.captures() > 0 || !score.loads.empty()) return false;
+    const ir::Definitions definitions(*score.function);
+    const ir::Value given = score.function->parameters()[0];
+    const ir::Instruction* const sum =
+        definitions.of(score.function->body.terminator().operands[0]);
+    return sum != nullptr && sum->op == ir::Op::add &&
+           (sum->operands[0] == given) != (sum->operands[1] == given) &&
+           definitions.readers(given).size() == 1;
 }
 
 std::size_t num_extras(const Features& features) {

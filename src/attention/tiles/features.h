@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,11 @@ ScoreDerivative differentiate_score(const InlinedMod& score, const std::vector<b
 /// Up to here f32 represents positions exactly, and what mods usually add to them.
 inline constexpr std::int64_t kShortPositions = 1 << 23;
 
+/// Scores that a mod can give.
+struct ScoreRange {
+    double low = 0, high = 0;
+};
+
 struct Features {
     bool segments = false;
     bool plan = false;            ///< visits the tiles of a mask plan instead of a range
@@ -139,6 +145,13 @@ struct Extra {
         count,
     };
 };
+
+/// The finite bounds of a score mod's results, NaN aside, whatever its score and positions are, if
+/// it reads no arrays and has such bounds: of a soft cap, for example.
+std::optional<ScoreRange> score_range(const InlinedMod& score);
+
+/// Does a score mod do nothing but add something to the score?
+bool is_additive(const InlinedMod& score);
 
 /// Appends the specs and names of these inputs; `looks`: there is `Extra::not_finite`.
 void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names,

@@ -38,7 +38,8 @@ void forward_program(const Options& options, const Features& features, std::span
     const Tile q_positions = first.to(i32) + iota(block_q);
     const Tile q_ids = segments ? query_ids.load() : Tile();
     const Tile b = pairs.batch(program_id(0)), h = pairs.head(program_id(1));
-    const bool folded = !options.row_sums && scales_in_exponent(options, bool(features.score));
+    const bool folded =
+        !options.row_sums && scales_in_exponent(options, features.score && !options.additive);
     const double unit = folded ? options.scale : 1;
     const Exponent exponent(unit, sums, value.dtype());
 
@@ -84,7 +85,20 @@ void forward_program(const Options& options, const Features& features, std::span
             const Tile inside = pairs.mask(place, existing());
             mask = mask ? *mask & inside : inside;
         }
-        if (features.score) s = pairs.score(s, place, existing());
+        if (options.additive) {
+            s = pairs.unscaled_score(s, place);
+        } else if (features.score) {
+            s = pairs.score(s, place, existing());
+        }
+        if (options.bounded) {
+            Tile exponents = fma(s, constant(kLog2E, sums), constant(-options.mark * kLog2E, sums));
+            if (mask) exponents = where(*mask, exponents, -kInfinity);
+            const Tile p = exp2(exponents, true);
+            const Tile kept = features.dropout > 0 ? p * pairs.keep(place, sums) : p;
+            return State{state.mark, state.sum + sum(p, 1),
+                         product(options, kept.to(value.dtype()),
+                                 value.at(block).load(existing_rows), {.acc = state.out})};
+        }
         if (mask) s = where(*mask, s, -kInfinity);
         if (options.row_sums) {
             const Tile high = maximum(state.mark, max(s, 1));
@@ -132,8 +146,9 @@ void forward_program(const Options& options, const Features& features, std::span
                                               : std::numeric_limits<float>::lowest();
             return State{full({block_q}, lowest, sums), zeros({block_q}, sums), constant(0, sums)};
         }
-        return State{exponent.first_mark(block_q), zeros({block_q}, sums),
-                     zeros({block_q, value.shape()[1]}, sums)};
+        return State{
+            options.bounded ? full({block_q}, options.mark, sums) : exponent.first_mark(block_q),
+            zeros({block_q}, sums), zeros({block_q, value.shape()[1]}, sums)};
     };
     const auto scan = [&] {
         State state = first_state();

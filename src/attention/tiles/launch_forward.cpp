@@ -1,5 +1,7 @@
 // The forward pass by tile programs: which programs run, and their scratch.
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <tuple>
 
 #include "attention/tensors.h"
@@ -101,6 +103,21 @@ void split(const AttentionSpec& spec, const TilesConfig& config, const Options& 
     combine.into({result.out, result.lse, result.max_scores}, parts);
 }
 
+/// Chooses how a program for warpgroups computes with a score mod. True if its results may be
+/// infinite where they should not be.
+bool use_bounds(Options& options, const AttentionSpec& spec, const Features& features) {
+    constexpr double kUsual = 80, kMost = 145;  // of exponents; those of a soft cap of 50 fit
+    if (!features.score) return false;
+    options.additive = is_additive(features.score) && scales_in_exponent(options, false);
+    const std::optional<ScoreRange> range = score_range(features.score);
+    if (!range || spec.dtype != bf16 || spec.max_scores) return false;
+    const double exponents = (range->high - range->low) * kLog2E;
+    if (exponents > kMost) return false;
+    options.bounded = true;
+    options.mark = range->high - std::max(exponents - kUsual, 0.0) / kLog2E;
+    return exponents > kUsual;
+}
+
 /// Rows without a key: 0, or only the sink.
 void forward_without_keys(const AttentionSpec& spec, const AttentionBuffers& buffers) {
     const AttentionOutput& result = buffers.result;
@@ -167,7 +184,8 @@ void launch_forward(const AttentionSpec& spec, const TilesConfig& config,
     std::function<void()> finish;
     if (options.guarded) {
         options.isolation = Isolation::none;
-        if (features.hides_keys(options)) {
+        const bool may_overflow = use_bounds(options, spec, features);
+        if (features.hides_keys(options) || may_overflow) {
             AttentionBuffers repaired = buffers;
             repaired.result = result;
             finish = repair(spec, repaired, features);

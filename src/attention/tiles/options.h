@@ -60,6 +60,13 @@ struct Options {
     bool gpu = false;            ///< for a GPU
     bool narrow_inputs = false;  ///< on a GPU, f16 or bf16: mods need no relative accuracy near 0
     Products products = Products::ieee;
+    /// Forward by warpgroups: scores have bounds so narrow that 2^(score - mark) needs no running
+    /// maximum: neither it nor a sum of it times values of usual size overflows or vanishes.
+    bool bounded = false;
+    double mark = 0;  ///< with `bounded`
+    /// Forward by warpgroups: the mod adds to the score (`is_additive`), so that the exponent
+    /// scales their sum, and the mod what it adds.
+    bool additive = false;
     /// One loop masks every block of keys, but skips the mask for blocks that need none.
     bool guarded = false;
     Isolation isolation = Isolation::inside;

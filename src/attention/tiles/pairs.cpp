@@ -6,6 +6,8 @@
 #include <limits>
 #include <map>
 
+#include "ir/passes/dce.h"
+#include "ir/passes/definitions.h"
 #include "ir/passes/float_sums.h"
 #include "ir/passes/inline.h"
 #include "ir/passes/narrow.h"
@@ -80,6 +82,61 @@ ir::Function reduced(ir::Function function, bool long_positions, const Options& 
     if (options.gpu) ir::float_sums(function, ranges);
     if (options.narrow_inputs) ir::soft_caps(function);
     return function;
+}
+
+/// Parameters of a mod that a value depends on, a bit for each.
+class Dependences {
+  public:
+    explicit Dependences(const ir::Function& mod) {
+        for (std::size_t i = 0; i < mod.parameters().size(); ++i) {
+            bits_[mod.parameters()[i]] = 1U << i;
+        }
+        for (const ir::Instruction& made : mod.body.body) {
+            unsigned all = 0;
+            for (ir::Value operand : made.operands) all |= bits_[operand];
+            for (ir::Value result : made.results) bits_[result] = all;
+        }
+    }
+    unsigned of(ir::Value value) const { return bits_.at(value); }
+
+  private:
+    std::map<ir::Value, unsigned> bits_;
+};
+
+/// An additive mod (`is_additive`) for scores that are still to be multiplied by `scale`. A factor
+/// of what it adds takes the division, if it depends on no position.
+ir::Function unscaled(ir::Function mod, double scale) {
+    const ir::Definitions definitions(mod);
+    const Dependences dependences(mod);
+    constexpr unsigned kPositions = 1U << 3 | 1U << 4;
+    ir::Instruction end = mod.body.body.back();
+    mod.body.body.pop_back();
+    const ir::Value score = mod.parameters()[0];
+    const ir::Type type = mod.type(score);
+    const auto append = [&](ir::Op op, std::vector<ir::Value> operands) {
+        ir::Instruction made;
+        made.op = op;
+        made.operands = std::move(operands);
+        made.results = {mod.add_value(type)};
+        mod.body.body.push_back(made);
+        return made.result();
+    };
+    ir::Value factor = ir::append_constant(mod, mod.body.body, type, 1 / scale);
+    const ir::Instruction& sum = *definitions.of(end.operands[0]);
+    ir::Value added = sum.operands[sum.operands[0] == score ? 1 : 0];
+    if (const ir::Instruction* const product = definitions.of(added);
+        product != nullptr && product->op == ir::Op::mul) {
+        for (const std::size_t steady : {0, 1}) {
+            if ((dependences.of(product->operands[steady]) & kPositions) != 0) continue;
+            factor = append(ir::Op::mul, {product->operands[steady], factor});
+            added = product->operands[1 - steady];
+            break;
+        }
+    }
+    end.operands[0] = append(ir::Op::fma, {added, factor, score});
+    mod.body.body.push_back(std::move(end));
+    ir::dce(mod);
+    return mod;
 }
 
 /// Does the function use these two values only to subtract one from the other, in types that can
@@ -205,6 +262,12 @@ Tile Pairs::score(Tile scaled, const Place& at, const std::optional<Tile>& atten
     const Tile result = apply(*features_.score.function, features_.score.loads,
                               std::move(arguments), at, captures(features_.score))[0];
     return broadcast_to(result, scaled.shape());
+}
+
+Tile Pairs::unscaled_score(const Tile& score, const Place& at) const {
+    const Tile sum = apply(unscaled(*features_.score.function, options_.scale), {},
+                           {score, at.b, at.h, at.q, at.kv}, at, {})[0];
+    return broadcast_to(sum, score.shape());
 }
 
 Tile Pairs::mask(const Place& at, const std::optional<Tile>& attends) const {

@@ -141,6 +141,7 @@ class CudaPrinter {
     void elementwise(const Instruction& made);
     void reduce(const Instruction& made);
     void join_lanes(const Instruction& made);
+    void soft_cap(const Instruction& made);
     void pack(const Instruction& made);
     /// Elements between global memory and registers, two at a time where they are neighbours.
     void access(const Instruction& made);

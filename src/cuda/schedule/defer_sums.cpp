@@ -39,13 +39,20 @@ class Deferral {
             const Instruction* const first = uses_.definition(loop.operands[3 + i]);
             const Instruction* const next = uses_.definition(body.body.back().operands[i]);
             if (first == nullptr || !first->is(ir::Op::constant) ||
-                first->attributes[0].numbers[0] != 0 || next == nullptr || !next->is(ir::Op::fma) ||
+                first->attributes[0].numbers[0] != 0 || next == nullptr ||
                 uses_.count(carry) != 1 || uses_.count(next->result()) != 1) {
                 continue;
             }
-            const bool scales = next->operands[0] == carry || next->operands[1] == carry;
-            const Value sum = next->operands[2];
-            if (!scales || uses_.count(sum) != 1) continue;
+            const bool first_is = next->operands[0] == carry;
+            Value sum;  // what the carry, or a multiple of it, is added to
+            if (next->is(ir::Op::fma) && (first_is || next->operands[1] == carry)) {
+                sum = next->operands[2];
+            } else if (next->is(ir::Op::add)) {
+                sum = next->operands[first_is ? 1 : 0];
+            } else {
+                continue;
+            }
+            if (uses_.count(sum) != 1) continue;
             for (Instruction& made : body.body) {
                 const bool is_sum = made.is(ir::Op::reduce) && made.has("sum");
                 if (!is_sum || made.result() != sum) continue;

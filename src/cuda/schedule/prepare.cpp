@@ -7,6 +7,7 @@
 #include "cuda/schedule/merge_blocks.h"
 #include "cuda/schedule/product_time.h"
 #include "cuda/schedule/program.h"
+#include "cuda/schedule/whole_product.h"
 #include "ir/passes/fold_factors.h"
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
@@ -64,9 +65,11 @@ Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
         has_dot |= made.op == ir::Op::dot || made.op == ir::Op::call;
     });
     if (!has_dot) return {{}, "it has no dot", false};
-    ir::Function result = kernel;
-    ir::optimise(result);
-    if (is_chained(result) && ir::fold_factors(result).changed()) ir::optimise(result);
+    ir::Function result = whole_product(kernel);  // a loop of the tile's own is cut below
+    if (is_chained(result)) {
+        // What one run joins may be joined with what follows.
+        while (ir::fold_factors(result).changed()) ir::optimise(result);
+    }
     ir::RetileOptions options;
     options.schedule = ir::RetileOptions::Schedule::grid;
     options.rows = tile.rows;

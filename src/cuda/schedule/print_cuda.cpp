@@ -228,6 +228,8 @@ void CudaPrinter::instruction(const Instruction& made) {
             return pack(made);
         case Op::join_lanes:
             return join_lanes(made);
+        case Op::soft_cap:
+            return soft_cap(made);
         case Op::clear:
             alias(made.result(), made.operands[0]);
             line("set_zero({});", name(made.result()));

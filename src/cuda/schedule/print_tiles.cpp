@@ -182,6 +182,14 @@ void CudaPrinter::join_lanes(const Instruction& made) {
     }
 }
 
+void CudaPrinter::soft_cap(const Instruction& made) {
+    const std::string target = name(made.result());
+    const auto constant = [&](int i) { return element(made.operands[i], "0"); };
+    line("{};", declaration(made.result(), target));
+    each(registers(made.result()), target + "[i]", [&] { return element(made.operands[0], "i"); });
+    line("soft_cap({}, {}, {}, {});", target, constant(1), constant(2), constant(3));
+}
+
 void CudaPrinter::pack(const Instruction& made) {
     const Value result = made.result(), from = made.operands[0];
     line("{};", declaration(result, name(result)));

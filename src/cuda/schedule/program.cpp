@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "fresh",
                                                         "pack",
                                                         "join_lanes",
+                                                        "soft_cap",
                                                         "clear",
                                                         "group_start",
                                                         "wgmma",
@@ -89,7 +90,8 @@ bool remove_unused(Block& block, const std::set<Value>& used) {
         const bool pure = made.op == Op::tile
                               ? ir::is_pure(made.tile) || made.is(ir::Op::load)
                               : made.is(Op::fresh) || made.is(Op::pack) ||
-                                    made.is(Op::join_lanes) || made.is(Op::group_start);
+                                    made.is(Op::join_lanes) || made.is(Op::soft_cap) ||
+                                    made.is(Op::group_start);
         return pure && made.blocks.empty() && !made.results.empty() &&
                std::none_of(made.results.begin(), made.results.end(),
                             [&](Value result) { return used.contains(result); });

@@ -41,6 +41,7 @@ enum class Op : std::uint8_t {
             ///< ordinary instructions add to the sum
     pack,   ///< tile -> a 16-bit operand of wgmma in registers, two elements per register
     join_lanes,   ///< a value of rows of which each thread has a part -> the sum of the parts
+    soft_cap,     ///< x, constants f, a, b -> a logistic(f x) + b, see `join_soft_caps`
     clear,        ///< acc -> the same registers, zero
     group_start,  ///< the first row or column (`axis`) of this warpgroup's part of a tile
     // Dots. Accumulators are updated in place: the result has the operand's registers.

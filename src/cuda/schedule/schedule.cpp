@@ -8,6 +8,7 @@
 #include "cuda/schedule/guard_masks.h"
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/join_iterations.h"
+#include "cuda/schedule/join_soft_caps.h"
 #include "cuda/schedule/lower.h"
 #include "cuda/schedule/pair_blocks.h"
 #include "cuda/schedule/place_shared.h"
@@ -37,12 +38,19 @@ namespace {
 
 Program scheduled(const ir::Function& prepared, const Target& target, Pairs pairs, Level up_to) {
     constexpr std::pair<Level, void (*)(Program&)> kPasses[] = {
-        {Level::lowered, join_iterations},     {Level::selected, select_dots},
-        {Level::laid_out, assign_layouts},     {Level::laid_out, guard_masks},
-        {Level::laid_out, defer_sums},         {Level::staged, stage},
-        {Level::specialised, warp_specialise}, {Level::specialised, pair_blocks},
-        {Level::waiting, place_waits},         {Level::split, split_epilogue},
-        {Level::placed, place_shared},         {Level::synchronised, insert_barriers}};
+        {Level::lowered, join_iterations},
+        {Level::selected, select_dots},
+        {Level::laid_out, assign_layouts},
+        {Level::laid_out, guard_masks},
+        {Level::laid_out, defer_sums},
+        {Level::laid_out, join_soft_caps},
+        {Level::staged, stage},
+        {Level::specialised, warp_specialise},
+        {Level::specialised, pair_blocks},
+        {Level::waiting, place_waits},
+        {Level::split, split_epilogue},
+        {Level::placed, place_shared},
+        {Level::synchronised, insert_barriers}};
     Program program = lower(prepared, target);
     program.wanted_pairs = pairs;
     if (target.choice) {

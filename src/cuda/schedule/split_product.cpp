@@ -300,12 +300,11 @@ std::int64_t parts_of_product(const ir::Function& kernel, const std::string& arc
     constexpr std::int64_t kMostParts = 16, kFewestSteps = 8;
     constexpr double kGain = 0.95;  // estimates are not exact, and results differ in the last bits
     if (!is_for(arch) || !split_product(kernel, 2)) return 1;
-    const ir::Function whole = whole_product(kernel);
     double best = 0;
     std::int64_t chosen = 1;
     for (std::int64_t parts = 1; parts <= kMostParts; parts *= 2) {
         for (const Tile& tile : product_tiles()) {
-            const Prepared cut = prepare_for_wgmma(parts == 1 ? kernel : whole, tile);
+            const Prepared cut = prepare_for_wgmma(kernel, tile);
             if (!cut.refusal.empty()) continue;
             const ProductWork work = work_of(cut.kernel);
             if (work.tiles == 0 || (parts > 1 && work.steps < kFewestSteps * parts)) continue;

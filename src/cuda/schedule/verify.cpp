@@ -30,7 +30,8 @@ Broken first_block(const Block& block, Look&& look) {
 // scalars are scalars.
 Broken one_layout(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
-        const bool pointwise = made.op == Op::tile && is_pointwise(made.tile);
+        const bool pointwise =
+            made.op == Op::tile ? is_pointwise(made.tile) : made.is(Op::soft_cap);
         if (!pointwise && !is_gather(made)) return std::nullopt;
         const auto& layout = p.type(made.result()).layout;
         if (!p.is_tile(made.result())) {
@@ -531,7 +532,9 @@ Broken parts(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.has("partial") || !made.is(ir::Op::reduce)) return std::nullopt;
         for (const Instruction* user : uses.users(made.result())) {
-            if (!user->is(ir::Op::fma) || user->operands[2] != made.result()) {
+            const bool is_added = user->is(ir::Op::add) ||
+                                  (user->is(ir::Op::fma) && user->operands[2] == made.result());
+            if (!is_added) {
                 return broken("%{} has parts of sums, and is read", p.value_name(made.result()));
             }
         }

@@ -57,9 +57,10 @@ class FoldFactors {
     }
 
     void after(Instruction& made, std::vector<Instruction>& to) {
-        if (made.op != Op::mul) return;
         const auto scaled = product_of(made);
         if (!scaled) return;
+        const auto added = made.op == Op::fma ? constant_of(made.operands[2]) : 0.0;
+        if (!added) return;
         const Instruction* const sum = definitions_.of(scaled->of);
         // Another reader would keep the function's result in registers.
         if (sum == nullptr || sum->op != Op::fma || definitions_.readers(scaled->of).size() > 1) {
@@ -69,10 +70,11 @@ class FoldFactors {
         const auto factor = constant_of(sum->operands[1]), term = constant_of(sum->operands[2]);
         if (function == nullptr || !is_approximate(*function) || !factor || !term) return;
         if (!is_usual(*factor * scaled->by) || !is_usual(*term * scaled->by)) return;
+        const double constant = *term * scaled->by + *added;
         const Type type = function_.type(made.result());
         const Value result = made.result();
         const Value by = append_constant(function_, to, type, *factor * scaled->by),
-                    plus = append_constant(function_, to, type, *term * scaled->by);
+                    plus = append_constant(function_, to, type, constant);
         made.op = Op::fma;
         made.operands = {sum->operands[0], by, plus};
         made.results = {result};
@@ -105,7 +107,9 @@ class FoldFactors {
         const Instruction* const made = definitions_.of(value);
         return made == nullptr || made->op != Op::mul ? std::nullopt : product_of(*made);
     }
+    /// Of a `mul`, or of the product in an `fma`.
     std::optional<Scaled> product_of(const Instruction& made) const {
+        if (made.op != Op::mul && made.op != Op::fma) return std::nullopt;
         if (function_.type(made.result()).dtype != DType::f32) return std::nullopt;
         if (const auto by = constant_of(made.operands[1])) return Scaled{made.operands[0], *by};
         if (const auto by = constant_of(made.operands[0])) return Scaled{made.operands[1], *by};

@@ -11,8 +11,8 @@ struct FoldFactorsReport {
 };
 
 /// In f32, where an approximate function rounds anyway: f(x a b) becomes f(x (a b)), and
-/// (f(x) a + b) c becomes f(x) (a c) + (b c), for constants a, b and c, unless there are other
-/// readers of f(x) a + b. Soft caps of scaled scores lose three multiplications of four.
+/// (f(x) a + b) c + d becomes f(x) (a c) + (b c + d), for constants a, b, c and d, unless there are
+/// other readers of f(x) a + b. Soft caps of scaled scores lose three multiplications of four.
 FoldFactorsReport fold_factors(Function& function);
 
 }  // namespace tilewright::ir

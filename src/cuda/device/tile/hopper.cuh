@@ -132,6 +132,48 @@ TW_DEVICE void finish_copies(u32 full, const Slot<kCount>& n, u32 open) {
     for (; open > 0; --open) ptx::mbarrier_arrive(full + 8 * n.back(open));
 }
 
+/// x <- a logistic(f x) + b. The function's error is below 2^-20: a polynomial where all of the
+/// warp's arguments are small, else exponentials, of which four share a reciprocal. They stop at
+/// 2^30, so that the product of four denominators is finite; NaN of one does not reach the others.
+template <int kCount>
+TW_DEVICE void soft_cap(float (&x)[kCount], float f, float a, float b) {
+    static_assert(kCount % 4 == 0, "four at once");
+    constexpr float kSmall = 1.2f;
+    float most[4] = {};
+    TW_UNROLL
+    for (int i = 0; i < kCount; ++i) most[i % 4] = ::fmaxf(most[i % 4], ::fabsf(x[i]));
+    const float largest = ::fmaxf(::fmaxf(most[0], most[1]), ::fmaxf(most[2], most[3]));
+    if (__all_sync(~0u, largest * ::fabsf(f) <= kSmall)) {
+        // logistic(y) = 1/2 + tanh(y/2) / 2; the best odd polynomial of degree 7 up to |y/2| = 0.6.
+        const float h = f / 2, g = h * h, c = a / 2 * h;
+        TW_UNROLL
+        for (int i = 0; i < kCount; ++i) {
+            const float y = x[i] * x[i];
+            float p = ::fmaf(y, c * g * g * g * -0.03961128f, c * g * g * 0.12974554f);
+            p = ::fmaf(::fmaf(p, y, c * g * -0.33298974f), y, c * 0.99999102f);
+            x[i] = ::fmaf(p, x[i], a / 2 + b);
+        }
+        return;
+    }
+    TW_UNROLL
+    for (int i = 0; i < kCount; i += 4) {
+        float whole[4], d[4];
+        TW_UNROLL
+        for (int j = 0; j < 4; ++j) {
+            whole[j] = 1.0f + ptx::exp2_approx(x[i + j] * (f * -1.4426950408889634f));
+            d[j] = ::fminf(whole[j], 1073741824.0f);
+        }
+        const float first = d[0] * d[1], second = d[2] * d[3];
+        const float inverse = ptx::reciprocal_approx(first * second);
+        const float of_first = inverse * second, of_second = inverse * first;
+        const float l[4] = {of_first * d[1], of_first * d[0], of_second * d[3], of_second * d[2]};
+        TW_UNROLL
+        for (int j = 0; j < 4; ++j) {
+            x[i + j] = ::fmaf(ptx::min_nan(l[j], whole[j]), a, b);
+        }
+    }
+}
+
 /// Two neighbouring elements of an array that is aligned to 16 bytes; elements outside load as 0
 /// and are not stored.
 template <class S>

@@ -246,6 +246,10 @@ template <class T>
 inline T __shfl_xor_sync(unsigned, T value, int mask) {
     return shuffle_from(value, static_cast<unsigned>(emulator::current % 32 ^ mask));
 }
+inline int __all_sync(unsigned mask, int holds) {
+    for (int by = 1; by < 32; by *= 2) holds = __shfl_xor_sync(mask, holds, by) & holds;
+    return holds;
+}
 inline void __syncwarp() {}
 inline void __syncthreads() {
     emulator::barrier();
