@@ -112,6 +112,17 @@ BlockMask Masks::get(const Tensor& given) {
     return known_.put(std::string(bytes), BlockMask::from_packed(words));
 }
 
+namespace {
+
+/// Lists can have rows of blocks past the last query, which torch does not read.
+Tensor rows_of_queries(const Tensor& list, std::int64_t queries, BlockSize block_size) {
+    constexpr int kRows = 2;
+    const std::int64_t rows = (queries + block_size.q - 1) / std::max<std::int64_t>(1, block_size.q);
+    return list.rank() > kRows && list.dim(kRows) > rows ? list.slice(kRows, 0, rows) : list;
+}
+
+}  // namespace
+
 BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<Tensor>& captured,
                          const std::string& mask_mod, BlockSize block_size,
                          std::array<std::int64_t, 4> shape) {
@@ -122,7 +133,7 @@ BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<T
     std::array<Tensor, 4> here;
     for (std::size_t i = 0; i < lists.size(); ++i) {
         if (!lists[i].defined()) continue;
-        here[i] = lists[i].to(Device{}).contiguous();
+        here[i] = rows_of_queries(lists[i], shape[2], block_size).to(Device{}).contiguous();
         append_contents(contents, here[i]);
     }
     for (const Tensor& array : captured) append_contents(contents, array.to(Device{}).contiguous());

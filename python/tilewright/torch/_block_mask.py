@@ -330,8 +330,9 @@ def exact(op, mask, batch=1, heads=1):
 
 
 def _core_of_lists(op, mask, lists, mod, spread):
+    rows = -(-mask.seq_lengths[0] // mask.BLOCK_SIZE[0])  # torch reads none past the last query
     lists = [
-        None if t is None else _four_dimensions(t, n)
+        None if t is None else _four_dimensions(t, n)[:, :, :rows].contiguous()
         for t, n in zip(lists, (3, 4) * 2, strict=False)
     ]
     batch, heads = (max(t.shape[d] for t in lists if t is not None) for d in (0, 1))
@@ -356,7 +357,7 @@ def _four_dimensions(lists, rank):
     lists = lists.detach().cpu()
     while lists.dim() < rank:
         lists = lists.unsqueeze(0)
-    return lists.contiguous()
+    return lists
 
 
 def at_hand(op, traced):

@@ -202,6 +202,26 @@ def test_lists_as_given():
     assert torch.equal(ours.elements(), wanted)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_past_the_last_query_are_not_read(compiled):
+    """As torch's paged attention makes masks for one query of lists for many."""
+    wide = flex.create_block_mask(causal, 1, 1, 64, 64, device="cpu", BLOCK_SIZE=16)
+    lists = {name: getattr(wide, name) for name in (*LISTS[:2], *LISTS[4:6])}
+    mask = flex.BlockMask.from_kv_blocks(
+        **lists, BLOCK_SIZE=16, mask_mod=lambda b, h, q, kv: q + 5 >= kv, seq_lengths=(1, 64)
+    )
+    assert mask.kv_num_blocks.shape[2] == 4
+    query, key, value = torch.randn(1, 2, 1, 8), *torch.randn(2, 1, 2, 64, 8)
+    attention = twt.flex_attention
+    if compiled:
+        attention = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    seen = slice(0, 6)
+    dense.close(
+        attention(query, key, value, block_mask=mask),
+        dense.attention(query, key[:, :, seen], value[:, :, seen])[0],
+    )
+
+
 def test_one_list_for_many_heads():
     """Lists for one head apply to every head, even if mask_mod tells heads apart."""
     table = torch.tensor([3, 9])
