@@ -18,55 +18,55 @@ extern "C" __global__ void __launch_bounds__(32, 1) kernel_histogram(const __gri
     const i64 v4 = ops::mul(program0, 256ll);
     // %5 = load %x[%4 : 256] in_bounds : i32[256]
     auto* const p0 = r0_x.data + v4 + at0;
-    uint4 raw1_0 = {}, raw1_1 = {};
-    load_raw(p0, raw1_0);
-    load_raw(p0 + 128, raw1_1);
+    uint4 raw0_0 = {}, raw0_1 = {};
+    load_raw(p0, raw0_0);
+    load_raw(p0 + 128, raw0_1);
     // %7 = atomic_add %counts[tile %5], %6 : i32[256]
     // through shared memory from [256] reg [0:1 0:2 0:128] lane [0:4 0:8 0:16 0:32 0:64] warp [] to [256] reg [0:32 0:64 0:128] lane [0:1 0:2 0:4 0:8 0:16] warp []
     auto* const kBuffer0_data = reinterpret_cast<i32*>(memory + kBuffer0);
-    store_vector<i32>(kBuffer0_data + (at0 + 0), unpacked<i32, 0>(raw1_0), unpacked<i32, 1>(raw1_0), unpacked<i32, 2>(raw1_0), unpacked<i32, 3>(raw1_0));
-    store_vector<i32>(kBuffer0_data + (at0 + 128), unpacked<i32, 0>(raw1_1), unpacked<i32, 1>(raw1_1), unpacked<i32, 2>(raw1_1), unpacked<i32, 3>(raw1_1));
+    store_vector<i32>(kBuffer0_data + (at0 + 0), unpacked<i32, 0>(raw0_0), unpacked<i32, 1>(raw0_0), unpacked<i32, 2>(raw0_0), unpacked<i32, 3>(raw0_0));
+    store_vector<i32>(kBuffer0_data + (at0 + 128), unpacked<i32, 0>(raw0_1), unpacked<i32, 1>(raw0_1), unpacked<i32, 2>(raw0_1), unpacked<i32, 3>(raw0_1));
     __syncthreads();
-    i32 m3_0;
-    load_vector(kBuffer0_data + (at1 + 0), m3_0);
-    i32 m3_1;
-    load_vector(kBuffer0_data + (at1 + 32), m3_1);
-    i32 m3_2;
-    load_vector(kBuffer0_data + (at1 + 64), m3_2);
-    i32 m3_3;
-    load_vector(kBuffer0_data + (at1 + 96), m3_3);
-    i32 m3_4;
-    load_vector(kBuffer0_data + (at1 + 128), m3_4);
-    i32 m3_5;
-    load_vector(kBuffer0_data + (at1 + 160), m3_5);
-    i32 m3_6;
-    load_vector(kBuffer0_data + (at1 + 192), m3_6);
-    i32 m3_7;
-    load_vector(kBuffer0_data + (at1 + 224), m3_7);
-    auto* const p2 = r1_counts.data;
+    i32 m1_0;
+    load_vector(kBuffer0_data + (at1 + 0), m1_0);
+    i32 m1_1;
+    load_vector(kBuffer0_data + (at1 + 32), m1_1);
+    i32 m1_2;
+    load_vector(kBuffer0_data + (at1 + 64), m1_2);
+    i32 m1_3;
+    load_vector(kBuffer0_data + (at1 + 96), m1_3);
+    i32 m1_4;
+    load_vector(kBuffer0_data + (at1 + 128), m1_4);
+    i32 m1_5;
+    load_vector(kBuffer0_data + (at1 + 160), m1_5);
+    i32 m1_6;
+    load_vector(kBuffer0_data + (at1 + 192), m1_6);
+    i32 m1_7;
+    load_vector(kBuffer0_data + (at1 + 224), m1_7);
+    auto* const p1 = r1_counts.data;
     i32 v7_0 = {}, v7_1 = {}, v7_2 = {}, v7_3 = {}, v7_4 = {}, v7_5 = {}, v7_6 = {}, v7_7 = {};
-    if (static_cast<u64>(static_cast<i64>(m3_0)) < 100ll) {
-        v7_0 = atomic_add(p2 + static_cast<i64>(m3_0), 1);
+    if (static_cast<u64>(static_cast<i64>(m1_0)) < 100ll) {
+        v7_0 = atomic_add(p1 + static_cast<i64>(m1_0), 1);
     }
-    if (static_cast<u64>(static_cast<i64>(m3_1)) < 100ll) {
-        v7_1 = atomic_add(p2 + static_cast<i64>(m3_1), 1);
+    if (static_cast<u64>(static_cast<i64>(m1_1)) < 100ll) {
+        v7_1 = atomic_add(p1 + static_cast<i64>(m1_1), 1);
     }
-    if (static_cast<u64>(static_cast<i64>(m3_2)) < 100ll) {
-        v7_2 = atomic_add(p2 + static_cast<i64>(m3_2), 1);
+    if (static_cast<u64>(static_cast<i64>(m1_2)) < 100ll) {
+        v7_2 = atomic_add(p1 + static_cast<i64>(m1_2), 1);
     }
-    if (static_cast<u64>(static_cast<i64>(m3_3)) < 100ll) {
-        v7_3 = atomic_add(p2 + static_cast<i64>(m3_3), 1);
+    if (static_cast<u64>(static_cast<i64>(m1_3)) < 100ll) {
+        v7_3 = atomic_add(p1 + static_cast<i64>(m1_3), 1);
     }
-    if (static_cast<u64>(static_cast<i64>(m3_4)) < 100ll) {
-        v7_4 = atomic_add(p2 + static_cast<i64>(m3_4), 1);
+    if (static_cast<u64>(static_cast<i64>(m1_4)) < 100ll) {
+        v7_4 = atomic_add(p1 + static_cast<i64>(m1_4), 1);
     }
-    if (static_cast<u64>(static_cast<i64>(m3_5)) < 100ll) {
-        v7_5 = atomic_add(p2 + static_cast<i64>(m3_5), 1);
+    if (static_cast<u64>(static_cast<i64>(m1_5)) < 100ll) {
+        v7_5 = atomic_add(p1 + static_cast<i64>(m1_5), 1);
     }
-    if (static_cast<u64>(static_cast<i64>(m3_6)) < 100ll) {
-        v7_6 = atomic_add(p2 + static_cast<i64>(m3_6), 1);
+    if (static_cast<u64>(static_cast<i64>(m1_6)) < 100ll) {
+        v7_6 = atomic_add(p1 + static_cast<i64>(m1_6), 1);
     }
-    if (static_cast<u64>(static_cast<i64>(m3_7)) < 100ll) {
-        v7_7 = atomic_add(p2 + static_cast<i64>(m3_7), 1);
+    if (static_cast<u64>(static_cast<i64>(m1_7)) < 100ll) {
+        v7_7 = atomic_add(p1 + static_cast<i64>(m1_7), 1);
     }
 }

@@ -19,23 +19,23 @@ extern "C" __global__ void __launch_bounds__(32, 1) kernel_running_max(const __g
     f32 v8_3 = __int_as_float(0xff800000);
     uint4 l0_raw9 = {};
     if (0ll < 4096ll) {
-        auto* const p1 = r0_x.data + (program0) * 4096ll + 0ll + at0;
-        load_raw(p1, l0_raw9);
+        auto* const p0 = r0_x.data + (program0) * 4096ll + 0ll + at0;
+        load_raw(p0, l0_raw9);
     }
     #pragma unroll 1
     for (i64 v7 = 0ll; v7 < 4096ll; v7 += 128ll) {
-        const uint4 l0_raw9_now = l0_raw9;
+        const uint4 l0_now9 = l0_raw9;
         // the next iteration's
         if ((v7 + 128ll) < 4096ll) {
-            auto* const p2 = r0_x.data + (program0) * 4096ll + (v7 + 128ll) + at0;
-            load_raw(p2, l0_raw9);
+            auto* const p1 = r0_x.data + (program0) * 4096ll + (v7 + 128ll) + at0;
+            load_raw(p1, l0_raw9);
         }
         // %tile = load %x[%2, %i : 128] in_bounds : f32[128]
         // %next = max %so_far, %tile : f32[128]
-        const f32 v10_0 = ops::max(v8_0, unpacked<f32, 0>(l0_raw9_now));
-        const f32 v10_1 = ops::max(v8_1, unpacked<f32, 1>(l0_raw9_now));
-        const f32 v10_2 = ops::max(v8_2, unpacked<f32, 2>(l0_raw9_now));
-        const f32 v10_3 = ops::max(v8_3, unpacked<f32, 3>(l0_raw9_now));
+        const f32 v10_0 = ops::max(v8_0, unpacked<f32, 0>(l0_now9));
+        const f32 v10_1 = ops::max(v8_1, unpacked<f32, 1>(l0_now9));
+        const f32 v10_2 = ops::max(v8_2, unpacked<f32, 2>(l0_now9));
+        const f32 v10_3 = ops::max(v8_3, unpacked<f32, 3>(l0_now9));
         v8_0 = v10_0;
         v8_1 = v10_1;
         v8_2 = v10_2;
@@ -57,6 +57,6 @@ extern "C" __global__ void __launch_bounds__(32, 1) kernel_running_max(const __g
     const f32 v12l4 = __shfl_xor_sync(0xffffffffu, v12, 16);
     v12 = ops::max(v12, v12l4);
     // store %out[%2], %top in_bounds
-    auto* const p3 = r1_out.data + program0;
-    if (lane == 0) store_vector(p3, v12);
+    auto* const p2 = r1_out.data + program0;
+    if (lane == 0) store_vector(p2, v12);
 }

@@ -100,6 +100,8 @@ LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Tar
             made.dtype = ref.dtype;
             made.extents = ref.extents;
             made.vectors = cx.facts.has_vectors(parameter);
+            made.dense = cx.facts.is_dense(parameter);
+            made.scratch = ref.space == ir::Space::scratch;
             if (ref.space == ir::Space::scratch) continue;
             lowered.parameters += fmt::format(", const __grid_constant__ Array<{}, {}> {}",
                                               storage_type(ref.dtype), ref.rank(), made.name);

@@ -83,16 +83,15 @@ void lower_for(Lowering& cx, const Instruction& made) {
     const std::set<Value> inside = Analysis::values_inside(made);
     const std::string iv = fmt::format("v{}", induction.id), tag = cx.fresh("l");
     std::vector<SharedTile> tiles;
-    const auto copy_iteration = [&](const std::string& text, const std::string& slot) {
-        const schedule::Value at = cx.named(cx.scalar_layout(), DType::i64, {text}).value;
+    const auto copy_iteration = [&](const std::string& text, const std::string& slot_text) {
+        const schedule::Value at = cx.named(cx.scalar_layout(), DType::i64, {text}).value,
+                              slot = cx.named(cx.scalar_layout(), DType::i32, {slot_text}).value;
         for (std::size_t i = 0; i < streamed.size(); ++i) {
-            Names indices;
+            std::vector<schedule::Value> indices;
             for (Value operand : ir::access(*streamed[i]).indices) {
-                indices.push_back(index_in(cx, operand, inside, induction, at));
+                indices.push_back(recompute(cx, operand, inside, induction, at));
             }
-            SharedTile tile = tiles[i];
-            tile.offset += fmt::format(" + {} * {}u", slot, tile.rows() * tile.row_bytes);
-            copy_to_shared(cx, *streamed[i], tile, indices);
+            copy_to_shared(cx, *streamed[i], tiles[i], std::move(indices), slot);
         }
     };
     if (!streamed.empty()) {
@@ -125,16 +124,14 @@ void lower_for(Lowering& cx, const Instruction& made) {
         found == cx.plan.loads.ahead.end() ? std::vector<const Instruction*>() : found->second;
     for (const Instruction* load : ahead) {
         cx.access_global(load->operands[0], false);
-        const int registers = cx.home(load->result()).registers();
+        const Layout layout = cx.home(load->result());
         const DType dtype = cx.type(load->result()).dtype;
-        const bool packed =
-            cx.facts.access_vector(*load, cx.home(load->result())) * size_of(dtype) == 16;
-        const int names = packed ? registers * size_of(dtype) / 16 : registers;
+        const bool in_words = cx.facts.access_vector(*load, layout) * size_of(dtype) == 16;
+        schedule::Instruction& next = cx.append(schedule::Op::declare).flag("zero");
+        if (in_words) next.flag("words");
         const std::string name = fmt::format("{}_raw{}", tag, load->result().id);
-        cx.prefetched[load->result()] = {&made, packed, numbered(name, names),
-                                         numbered(name + "_now", names)};
-        cx.line("{} {} = {{}};", packed ? "uint4" : register_type(dtype),
-                fmt::join(cx.prefetched[load->result()].next, " = {}, "));
+        cx.prefetched[load->result()] = {
+            &made, in_words, cx.result_of(next, name, layout, dtype), {}};
     }
     if (!ahead.empty()) prefetch(cx, ahead, low);
     const Instruction* step_made = cx.facts.constant(made.operands[2]);
@@ -154,12 +151,11 @@ void lower_for(Lowering& cx, const Instruction& made) {
     const std::set<const Instruction*> outer = cx.streamed;
     if (!ahead.empty()) {
         for (const Instruction* load : ahead) {
-            const Prefetched& entry = cx.prefetched.at(load->result());
-            const std::string word =
-                entry.packed ? "uint4" : register_type(cx.type(load->result()).dtype);
-            for (std::size_t i = 0; i < entry.now.size(); ++i) {
-                cx.line("const {} {} = {};", word, entry.now[i], entry.next[i]);
-            }
+            Prefetched& entry = cx.prefetched.at(load->result());
+            schedule::Instruction& now = cx.append(schedule::Op::copy);
+            now.operands = {entry.next.value};
+            entry.now = cx.result_of(now, fmt::format("{}_now{}", tag, load->result().id),
+                                     entry.next.layout, cx.type(load->result()).dtype);
         }
         cx.comment("the next iteration's");
         prefetch(cx, ahead, after(iv));

@@ -53,8 +53,8 @@ struct Scope {
 /// A load that the loop being lowered issues an iteration ahead.
 struct Prefetched {
     const ir::Instruction* loop = nullptr;
-    bool packed = false;  ///< in words of 16 bytes; else element by element
-    Names next, now;      ///< of the next iteration and of this one
+    bool in_words = false;  ///< of 16 bytes; else element by element
+    Held next, now;         ///< of the next iteration and of this one
 };
 
 /// What each warp has reduced and written to shared memory.
@@ -113,8 +113,9 @@ struct Lowering {
     // ---- Values.
 
     std::vector<Scope> scopes;
-    std::map<ir::Value, Names> packed;  ///< words of loads whose elements are unpacked at their use
-    std::set<ir::Value> forgotten;      ///< computed again at their use
+    std::map<ir::Value, schedule::Value>
+        packed;                     ///< loads whose elements are unpacked at their use
+    std::set<ir::Value> forgotten;  ///< computed again at their use
     std::map<ir::Value, Prefetched> prefetched;
     const ir::Block* block = nullptr;           ///< being lowered
     std::vector<WarpParts> unread;              ///< of that block

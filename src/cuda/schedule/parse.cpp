@@ -176,6 +176,8 @@ class Parser {
             if (const Attribute* extents = find(list, "extents")) one.extents = extents->numbers;
             one.vectors = find(list, "vectors") != nullptr;
             one.tensor = find(list, "tensor") != nullptr;
+            one.dense = find(list, "dense") != nullptr;
+            one.scratch = find(list, "scratch") != nullptr;
             one.copy_bytes = static_cast<int>(number_or_0(list, "copy_bytes"));
             p.parameters.push_back(std::move(one));
         } else if (accept("scalar")) {
@@ -349,6 +351,10 @@ class Parser {
             one.numbers = {std::bit_cast<std::int64_t>(std::strtod(one.text.c_str(), nullptr))};
         } else if (of == DType::boolean) {
             one.numbers = {one.text == "true" ? 1 : 0};
+        } else if (of == DType::u64) {
+            std::uint64_t value = 0;
+            std::from_chars(one.text.data(), one.text.data() + one.text.size(), value);
+            one.numbers = {static_cast<std::int64_t>(value)};
         } else {
             std::int64_t value = 0;
             std::from_chars(one.text.data(), one.text.data() + one.text.size(), value);

@@ -52,9 +52,11 @@ class Printer {
         ++depth_;
         for (const Parameter& one : p.parameters) {
             if (one.is_ref) {
-                line("ref @{} dtype @{} extents {}{}{}{}", one.name, tilewright::name(one.dtype),
-                     list(one.extents), one.vectors ? " vectors" : "", one.tensor ? " tensor" : "",
-                     one.copy_bytes == 0 ? "" : fmt::format(" copy_bytes {}", one.copy_bytes));
+                line("ref @{} dtype @{} extents {}{}{}{}{}{}", one.name,
+                     tilewright::name(one.dtype), list(one.extents), one.vectors ? " vectors" : "",
+                     one.tensor ? " tensor" : "", one.dense ? " dense" : "",
+                     one.copy_bytes == 0 ? "" : fmt::format(" copy_bytes {}", one.copy_bytes),
+                     one.scratch ? " scratch" : "");
             } else {
                 line("scalar @{} %{} : {}", one.name, p.value_name(one.value),
                      type(p.type(one.value)));

@@ -42,9 +42,25 @@ void ThreadPrinter::elementwise(const Instruction& made) {
 void ThreadPrinter::declare(const Instruction& made) {
     const std::string type = register_type(dtype(made.result()));
     const Names& names = registers(made.result());
+    if (made.has("zero")) {
+        const Names& words = names_.words(made.result());
+        const bool in_words = !words.empty();
+        return line("{} {} = {{}};", in_words ? "uint4" : type,
+                    fmt::join(in_words ? words : names, " = {}, "));
+    }
     if (made.operands.empty()) return line("{} {};", type, fmt::join(names, ", "));
     const Names& from = registers(made.operands[0]);
     for (std::size_t r = 0; r < names.size(); ++r) line("{} {} = {};", type, names[r], from[r]);
+}
+
+void ThreadPrinter::copy(const Instruction& made) {
+    const Value source = made.operands[0], result = made.result();
+    const bool in_words = !names_.words(source).empty();
+    const Names &from = in_words ? names_.words(source) : registers(source),
+                &names = in_words ? names_.words(result) : registers(result);
+    const std::string type = in_words ? "uint4" : register_type(dtype(result));
+    for (std::size_t r = 0; r < names.size(); ++r)
+        line("const {} {} = {};", type, names[r], from[r]);
 }
 
 void ThreadPrinter::assign(const Instruction& made) {

@@ -3,6 +3,7 @@
 #include "cuda/codegen/mma_steps.h"
 #include "cuda/schedule/print_cuda.h"
 #include "cuda/schedule/thread_printer.h"
+#include "ir/access.h"
 #include "support/check.h"
 
 namespace tilewright::cuda::schedule {
@@ -24,10 +25,7 @@ void ThreadPrinter::instruction(const Instruction& made) {
     if (!made.results.empty()) names_.define(made);
     switch (made.op) {
         case Op::tile:
-            if (made.is(ir::Op::reduce)) return reduce(made);
-            if (made.is(ir::Op::scan)) return scan(made);
-            if (is_pointwise(made.tile) && !is_free_cast(p_, made)) elementwise(made);
-            return;
+            return tile(made);
         case Op::comment:
             return line("// {}", made.symbol("text"));
         case Op::raw:
@@ -39,6 +37,21 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return declare(made);
         case Op::assign:
             return assign(made);
+        case Op::copy_tile:
+            return copy_tile(made);
+        case Op::copy:
+            return copy(made);
+        case Op::keep_words:
+            for (const std::string& word : names_.words(made.operands[0])) {
+                line("ptx::keep_bits({});", word);
+            }
+            return;
+        case Op::targets:
+            return targets(made);
+        case Op::last_writers:
+            return last_writers(made);
+        case Op::store_targets:
+            return store_targets(made);
         case Op::shuffle:
             return shuffle(made);
         case Op::write_tile:
@@ -79,6 +92,15 @@ void ThreadPrinter::instruction(const Instruction& made) {
         default:
             TW_ASSERT(false, "`{}` has no text", tilewright::cuda::schedule::name(made.op));
     }
+}
+
+void ThreadPrinter::tile(const Instruction& made) {
+    if (made.is(ir::Op::reduce)) return reduce(made);
+    if (made.is(ir::Op::scan)) return scan(made);
+    if (made.is(ir::Op::load)) return load(made);
+    if (made.is(ir::Op::store)) return store(made);
+    if (ir::is_access(made.tile)) return atomic(made);
+    if (is_pointwise(made.tile) && !is_free_cast(p_, made)) elementwise(made);
 }
 
 void ThreadPrinter::blocks(const Instruction& made) {

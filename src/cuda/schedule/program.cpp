@@ -61,6 +61,12 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "join_parts",
                                                         "write_totals",
                                                         "join_totals",
+                                                        "copy_tile",
+                                                        "copy",
+                                                        "keep_words",
+                                                        "targets",
+                                                        "last_writers",
+                                                        "store_targets",
                                                         "mma",
                                                         "scope",
                                                         "loop",
@@ -270,8 +276,8 @@ bool is_text(const Program& program) {
 
 bool is_access(const Instruction& made) {
     return made.is(Op::access) || made.is(Op::write_tile) || made.is(Op::read_tile) ||
-           made.is(Op::write_parts) || made.is(Op::join_parts) || made.is(Op::write_totals) ||
-           made.is(Op::join_totals);
+           made.is(Op::targets) || made.is(Op::last_writers) || made.is(Op::write_parts) ||
+           made.is(Op::join_parts) || made.is(Op::write_totals) || made.is(Op::join_totals);
 }
 
 const std::string& nth_symbol(const Instruction& made, std::string_view attribute, int n) {

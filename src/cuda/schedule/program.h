@@ -87,6 +87,12 @@ enum class Op : std::uint8_t {
     join_parts,     ///< value[, index] -> the same registers, reduced over the warps
     write_totals,   ///< scan: the last elements of what each thread has scanned, to `writes`
     join_totals,    ///< scan -> the elements after those of other warps
+    copy_tile,      ///< indices ..[, slot]: a tile `to` a buffer by cp.async
+    copy,           ///< variables -> their elements, which stay the same
+    keep_words,     ///< tile: its words stay in registers, rather than what they are unpacked to
+    targets,        ///< indices ..[, mask] -> addresses of elements, which it `writes`; 0: none
+    last_writers,   ///< addresses -> which are not those of a later element in `reads`
+    store_targets,  ///< addresses, which of them, tile
     mma,            ///< a step of a warp's product by mma.sync; see MmaStep
     scope,          ///< text and a block in braces
     loop,           ///< the same, repeated
@@ -174,7 +180,9 @@ struct Parameter {
     DType dtype = DType::f32;
     std::vector<std::int64_t> extents;     ///< of a Ref, kDynamic allowed
     bool vectors = false, tensor = false;  ///< as in RefFacts
+    bool dense = false;                    ///< likewise
     int copy_bytes = 0;                    ///< likewise
+    bool scratch = false;                  ///< memory of the program's own
     Value value;                           ///< of a scalar
 };
 
@@ -378,6 +386,8 @@ DType dtype_in_memory(const Program& program, const Instruction& made, Value til
 inline constexpr std::string_view kBetweenRegisters = "; ";
 /// In the `index` of an access: by an index tile, in the shape of the result.
 inline constexpr std::int64_t kGathered = -1;
+/// Likewise: a slice without elements.
+inline constexpr std::int64_t kEmpty = -2;
 /// Is an instruction a load by index tiles?
 bool is_gather(const Instruction& made);
 /// Is each element of a result computed from the operands' elements at the same place?

@@ -6,15 +6,11 @@
 #include <unordered_map>
 
 #include "cuda/codegen/element_text.h"
+#include "cuda/schedule/array_access.h"
+#include "ir/access.h"
 #include "support/check.h"
 
 namespace tilewright::cuda::schedule {
-
-std::string extent_text(const Parameter& array, int dim) {
-    const std::int64_t extent = array.extents.at(static_cast<std::size_t>(dim));
-    if (extent != ir::kDynamic) return fmt::format("{}ll", extent);
-    return fmt::format("{}.extent[{}]", array.name, dim);
-}
 
 std::optional<Layout> layout_of_source(const Instruction& view, const ir::Shape& source,
                                        const Layout& layout) {
@@ -59,6 +55,19 @@ Names RegisterNames::listed(const Instruction& made) const {
         end = rest.find(kBetweenRegisters);
         names.emplace_back(rest.substr(0, end));
         if (end != std::string_view::npos) rest.remove_prefix(end + kBetweenRegisters.size());
+    }
+    return names;
+}
+
+Names RegisterNames::unpacked(Value value) {
+    const DType dtype = program_.type(value).type.dtype;
+    const int count = layout(value).registers(), vector = 16 / size_of(dtype);
+    words_[value.id] = numbered(program_.value_name(value), count / vector);
+    Names names;
+    names.reserve(static_cast<std::size_t>(count));
+    for (int r = 0; r < count; ++r) {
+        names.push_back(fmt::format("unpacked<{}, {}>({})", storage_type(dtype), r % vector,
+                                    words_[value.id][static_cast<std::size_t>(r / vector)]));
     }
     return names;
 }
@@ -173,6 +182,7 @@ void RegisterNames::define(const Instruction& made) {
     const Value result = made.result();
     if (names_.size() < program_.num_values()) {
         names_.resize(program_.num_values());
+        words_.resize(program_.num_values());
         distinct_.resize(program_.num_values());
     }
     Names& names = names_[result.id];
@@ -186,7 +196,10 @@ void RegisterNames::define(const Instruction& made) {
             names_[one.id] = numbered_registers(one);
             distinct_[one.id] = true;
         }
-    } else if (made.op == Op::tile) {
+    } else if (made.has("words") || (made.is(Op::copy) && !words(made.operands[0]).empty())) {
+        names = unpacked(result);
+        distinct_[result.id] = true;
+    } else if (made.op == Op::tile && !ir::is_access(made.tile)) {
         names = of_tile(made);
     } else if (made.is(Op::relabel)) {
         names.clear();

@@ -19,6 +19,8 @@ class RegisterNames {
     /// The layout of a tile; that of a scalar, of which every thread has a copy.
     const Layout& layout(Value value) const;
     const Names& of(Value value) const { return names_[value.id]; }
+    /// The words of 16 bytes in which a value's elements stay until they are used, if they do.
+    const Names& words(Value value) const { return words_[value.id]; }
     /// Names the registers of a result: as variables, or as the registers or the text that they
     /// stand for.
     void define(const Instruction& made);
@@ -30,6 +32,8 @@ class RegisterNames {
     bool are_distinct(Value value) const { return distinct_[value.id]; }
     Names numbered_registers(Value value) const;
     Names listed(const Instruction& made) const;
+    /// Names words; returns the text of their elements.
+    Names unpacked(Value value);
     Names iota(const Instruction& made);
     Names elementwise(const Instruction& made);
     Names view(const Instruction& made) const;
@@ -38,8 +42,8 @@ class RegisterNames {
     const Program& program_;
     Positions& positions_;
     Layout scalar_layout_;
-    std::deque<Names> names_;     ///< by value
-    std::vector<bool> distinct_;  ///< likewise: is every register a variable of its own?
+    std::deque<Names> names_, words_;  ///< by value
+    std::vector<bool> distinct_;       ///< likewise: is every register a variable of its own?
 };
 
 /// What a kernel is called with for a parameter that is a scalar.
@@ -55,9 +59,6 @@ struct ScanLine {
 };
 inline constexpr std::int64_t kScanSlot = 8;  ///< bytes for a thread's total of a line
 std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan);
-
-/// The text of an array's extent.
-std::string extent_text(const Parameter& array, int dim);
 
 /// The layout from which the elements of a view of a tile do not move.
 std::optional<Layout> layout_of_source(const Instruction& view, const ir::Shape& source,

@@ -1,20 +1,34 @@
 // Prints a program of text as CUDA C++: print_text.cpp has statements and control flow,
 // print_registers.cpp values in registers and their ways through shared memory, print_lanes.cpp
-// reductions, print_scan.cpp scans.
+// reductions, print_scan.cpp scans, print_arrays.cpp accesses to arrays, print_copies.cpp copies of
+// arrays to shared memory.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cuda/codegen/positions.h"
+#include "cuda/schedule/array_access.h"
 #include "cuda/schedule/program.h"
 #include "cuda/schedule/register_names.h"
 
 namespace tilewright::cuda::schedule {
+
+/// The text of an access to an array.
+struct AccessText {
+    std::string pointer;  ///< to the first element of a thread
+    Names address;        ///< per register
+    Names inside;         ///< per register: condition, "" is always
+    int vector = 1;       ///< registers per access
+    std::string window;   ///< bounds along the vector axis where they may cut a vector
+    Names beside;         ///< per register: `inside` where `window` is `true`
+    Names position;       ///< per register: coordinate along the vector axis
+};
 
 class ThreadPrinter {
   public:
@@ -39,6 +53,7 @@ class ThreadPrinter {
         for (const Instruction& made : of.body) instruction(made);
     }
     void instruction(const Instruction& made);
+    void tile(const Instruction& made);
     void blocks(const Instruction& made);
     void mma(const Instruction& made);
 
@@ -51,6 +66,7 @@ class ThreadPrinter {
     void elementwise(const Instruction& made);
     void declare(const Instruction& made);
     void assign(const Instruction& made);
+    void copy(const Instruction& made);
     void shuffle(const Instruction& made);
     void write_tile(const Instruction& made);
     void read_tile(const Instruction& made);
@@ -87,12 +103,35 @@ class ThreadPrinter {
     /// The pointer to the elements of a buffer.
     static std::string pointer(std::string_view buffer) { return fmt::format("{}_data", buffer); }
 
+    // ---- Arrays.
+
+    /// A scalar index as i64.
+    std::string index(Value value) const;
+    /// Prints what the text refers to.
+    AccessText access_text(const ArrayAccess& access, const Layout& layout);
+    template <typename TimesStride>
+    void gathered(const ArrayAccess& access, std::size_t dim, const Layout& layout,
+                  TimesStride&& times_stride, Names& condition, Names& offset);
+    void load(const Instruction& made);
+    void load_into(const ArrayAccess& access);
+    void store(const Instruction& made);
+    void store_vectors(const AccessText& text, const Layout& layout, const Names& names);
+    void atomic(const Instruction& made);
+    void copy_tile(const Instruction& made);
+    void targets(const Instruction& made);
+    void last_writers(const Instruction& made);
+    void store_targets(const Instruction& made);
+    /// The number of a register's element in row-major order.
+    std::string row_major(const Layout& layout, int reg);
+
     const Program& p_;
     Positions positions_;
     RegisterNames names_;
+    std::map<Value, AccessText> targets_;
     std::string text_;
     int depth_ = 1;
     int copies_ = 0;  ///< of variables that are assigned to before they are read
+    int pointers_ = 0;
 };
 
 }  // namespace tilewright::cuda::schedule

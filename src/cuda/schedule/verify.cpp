@@ -26,13 +26,14 @@ Broken first_block(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
-// V1: operands and results of an elementwise operation, or of a gather, have one layout; those of
-// scalars are scalars.
+// V1: operands and results of an elementwise operation, or of a gather by wgmma's warpgroups, have
+// one layout; those of scalars are scalars.
 Broken one_layout(const Program& p) {
+    const bool gathers = !is_text(p);
     return first(p.body, [&](const Instruction& made) -> Broken {
         const bool pointwise =
             made.op == Op::tile ? is_pointwise(made.tile) : made.is(Op::soft_cap);
-        if (!pointwise && !is_gather(made)) return std::nullopt;
+        if (!pointwise && !(gathers && is_gather(made))) return std::nullopt;
         const auto& layout = p.type(made.result()).layout;
         if (!p.is_tile(made.result())) {
             const auto tile = std::find_if(made.operands.begin(), made.operands.end(),
@@ -549,7 +550,7 @@ struct Rule {
     Broken (*check)(const Program&);
     Programs of = Programs::wgmma;
 };
-constexpr std::array<Rule, 27> kRules{{
+constexpr std::array<Rule, 31> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -577,6 +578,10 @@ constexpr std::array<Rule, 27> kRules{{
     {"V25", Level::split, assignments, Programs::text},
     {"V26", Level::split, reductions, Programs::text},
     {"V27", Level::split, parts_of_warps, Programs::text},
+    {"V28", Level::split, array_accesses, Programs::text},
+    {"V29", Level::split, vectors_of_accesses, Programs::text},
+    {"V30", Level::split, targets_of_stores, Programs::text},
+    {"V31", Level::split, copied_tiles, Programs::text},
 }};
 
 }  // namespace

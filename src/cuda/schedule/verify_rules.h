@@ -33,7 +33,7 @@ Broken first(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
-/// V12, V19 and V22 to V27 of programs of text.
+/// V12, V19 and V22 to V31 of programs of text.
 Broken places_in_time(const Program& p);
 Broken ordered_accesses(const Program& p);
 Broken registers_of_values(const Program& p);
@@ -42,5 +42,9 @@ Broken views(const Program& p);
 Broken assignments(const Program& p);
 Broken reductions(const Program& p);
 Broken parts_of_warps(const Program& p);
+Broken array_accesses(const Program& p);
+Broken vectors_of_accesses(const Program& p);
+Broken targets_of_stores(const Program& p);
+Broken copied_tiles(const Program& p);
 
 }  // namespace tilewright::cuda::schedule
