@@ -93,6 +93,14 @@ bool reads(std::string_view text, std::string_view parameter) {
     return false;
 }
 
+/// Lists can have rows of blocks past the last query, which torch does not read.
+Tensor rows_of_queries(const Tensor& list, std::int64_t queries, BlockSize block_size) {
+    constexpr int kRows = 2;
+    const std::int64_t rows =
+        (queries + block_size.q - 1) / std::max<std::int64_t>(1, block_size.q);
+    return list.rank() > kRows && list.dim(kRows) > rows ? list.slice(kRows, 0, rows) : list;
+}
+
 }  // namespace
 
 std::vector<std::size_t> numbers_of(std::string_view text) {
@@ -111,17 +119,6 @@ BlockMask Masks::get(const Tensor& given) {
     if (std::optional<BlockMask> known = known_.find(bytes)) return *std::move(known);
     return known_.put(std::string(bytes), BlockMask::from_packed(words));
 }
-
-namespace {
-
-/// Lists can have rows of blocks past the last query, which torch does not read.
-Tensor rows_of_queries(const Tensor& list, std::int64_t queries, BlockSize block_size) {
-    constexpr int kRows = 2;
-    const std::int64_t rows = (queries + block_size.q - 1) / std::max<std::int64_t>(1, block_size.q);
-    return list.rank() > kRows && list.dim(kRows) > rows ? list.slice(kRows, 0, rows) : list;
-}
-
-}  // namespace
 
 BlockMask ListMasks::get(const std::array<Tensor, 4>& lists, const std::vector<Tensor>& captured,
                          const std::string& mask_mod, BlockSize block_size,

@@ -76,7 +76,7 @@ inline void check(const Case& c, const std::string& engine) {
             k, v);
     for (std::int64_t j = 0; j < c.kv_length && c.hidden; ++j) {
         if (!c.hidden(j)) continue;
-        for (Tensor x : {k, v}) x.slice(2, j, 1).fill(j % 2 == 0 ? std::nan("") : INFINITY);
+        for (const Tensor& x : {k, v}) x.slice(2, j, 1).fill(j % 2 == 0 ? std::nan("") : INFINITY);
     }
     const auto on_cpu = [&](DType dtype) {
         AttentionOptions options = c.options(Device{});

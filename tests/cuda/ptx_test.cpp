@@ -72,7 +72,7 @@ const std::vector<HeaderCase> kCases = {
     store_shared_128(s + 32, load_constant_128(in + 4));
     r2[0] = load_shared_32(s); l = load_shared_64(s) + global_nanoseconds() + clock_cycles();
     out[1] = load_shared_128(s); store_once_128(out, out[2]); reduce_add(f, 1.0f);
-    r2[1] = fetch_add(u, 1) + lane_index(); store_release(u + 9, load_acquire(u));
+    r2[1] = fetch_add(u, 1) + lane_index(); store_relaxed(u + 9, load_acquire(u));
     d4[0] = load_shared_f32x2(s + 8).y;)"},
     {"memory.cuh", kFrom90, "reduce_add(f, make_float4(1, 2, 3, 4));"},
     {"mma.cuh", kAll, R"(

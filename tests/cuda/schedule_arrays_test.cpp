@@ -227,7 +227,7 @@ TEST(ScheduleArrays, RulesOfAccessesAreCheckedInProgramsThatBreakThem) {
         apply(breach, text);
     };
     expect_all_broken(
-        breaches, [&](Level) { return program; }, change);
+        breaches, [&](Level) { return Program(program); }, change);
 }
 
 }  // namespace

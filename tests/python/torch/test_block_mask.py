@@ -211,7 +211,7 @@ def test_rows_past_the_last_query_are_not_read(compiled):
         **lists, BLOCK_SIZE=16, mask_mod=lambda b, h, q, kv: q + 5 >= kv, seq_lengths=(1, 64)
     )
     assert mask.kv_num_blocks.shape[2] == 4
-    query, key, value = torch.randn(1, 2, 1, 8), *torch.randn(2, 1, 2, 64, 8)
+    query, key, value = (dense.normal(1, 2, n, 8) for n in (1, 64, 64))
     attention = twt.flex_attention
     if compiled:
         attention = torch.compile(attention, fullgraph=True, backend="aot_eager")
