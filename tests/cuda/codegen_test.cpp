@@ -9,6 +9,7 @@
 #include "tests/cuda/test_support.h"
 #include "tests/run/cuda_programs.h"
 #include "tests/support/portable_program.h"
+#include "tests/support/random_program.h"
 #include "tests/support/throws.h"
 
 namespace tilewright::cuda {
@@ -60,6 +61,22 @@ TEST(Codegen, RandomProgramsCompile) {
         requests.push_back(request_within(program.function, kArchs[seed % kArchs.size()], 0));
     }
     testing_support::expect_to_compile(requests);
+}
+
+/// These have parameters that are scalars, loops, gathers and atomics, and any dtype.
+TEST(Codegen, RandomProgramsAreGeneratedOrRefused) {
+    constexpr int kPrograms = 40;
+    int num_generated = 0;
+    for (std::uint64_t seed = 0; seed < kPrograms; ++seed) {
+        const ir::Function program = tilewright::testing::random_program(seed);
+        try {
+            EXPECT_FALSE(generated(program, kArchs[seed % kArchs.size()]).source.empty()) << seed;
+            ++num_generated;
+        } catch (const UserError& error) {
+            EXPECT_THAT(error.what(), ::testing::StartsWith("[")) << seed;
+        }
+    }
+    EXPECT_GE(num_generated, kPrograms / 2);
 }
 
 TEST(Codegen, TilesOfEightDimensionsCompile) {
