@@ -429,8 +429,8 @@ struct Store {
 /// Sets a view to the rectangle that a chain or dot stores to, or to a tile that a Store then
 /// copies there when the rectangle leaves the array or does not have stride 1 along `unit_axis`.
 struct StoreView {
-    /// Arrays of a quarter of the last-level cache, or at least this large, that the program only
-    /// writes get non-temporal stores.
+    /// Arrays that the program only writes get non-temporal stores if they have at least a quarter
+    /// of the size of the last-level cache (4 MiB at least, and this at most).
     static constexpr std::int64_t kStreamedBytes = std::int64_t{32} << 20;
 
     Access access;

@@ -159,9 +159,9 @@ void look_ahead(const Frame& frame, const LoadView& load, const std::byte* last,
     view.iteration = iteration;
 }
 
-/// Arrays at least this large get non-temporal stores: what the program reads goes to the cache as
-/// well, which other cores use too. From a quarter of it on, writing past it and reading the result
-/// back takes less time than writing to it and reading what is left there.
+/// The size in bytes from which arrays get non-temporal stores: a quarter of the last-level cache,
+/// but 4 MiB at least and 32 MiB at most. What the program reads, and other cores, use the cache,
+/// too, so that little of a larger array would still be there when it is read.
 std::int64_t streamed_bytes() {
     static const std::int64_t bytes = [] {
         constexpr std::int64_t kLeast = std::int64_t{4} << 20;

@@ -335,15 +335,17 @@ _CHOICES = (
 
 
 def check_device(op, query, device):
-    """Calls run where their tensors are, so that a device can only confirm it."""
+    """BadInput unless device is that of query: calls run where their tensors are."""
+    if not isinstance(query, torch.Tensor):
+        return  # refused later, by its type
+    have = query.device
     try:
-        wanted, have = torch.device(device), query.device
-    except (TypeError, RuntimeError, AttributeError):
-        wanted = have = None
+        wanted = torch.device(device)
+    except (TypeError, RuntimeError):
+        wanted = None
     if wanted is None or wanted.type != have.type or wanted.index not in (None, have.index):
         raise _errors.BadInput(
-            f"[{op}] expected device=None or the device of the tensors, which say where they are, "
-            f"but got {device!r}"
+            f"[{op}] expected device=None or {str(have)!r}, the device of query, but got {device!r}"
         )
 
 

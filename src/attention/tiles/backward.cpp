@@ -14,7 +14,7 @@ namespace tilewright::attn::tiles {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kLeastKeysOfSplit = 512;  ///< on a CPU; so each has a block of its own
+constexpr std::int64_t kLeastKeysOfSplit = 512;  ///< on a CPU; blocks of keys are no longer
 
 /// Gradients of a block of keys and values.
 struct State {

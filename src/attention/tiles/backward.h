@@ -61,7 +61,7 @@ Call sinks_backward(const Options& options, bool shifted);
 Call sum_copies(const Options& options, DType dtype);
 
 /// dQ (B, Hq, L, E) = scale * the sum of the parts, in order, in `dtype`. `queries` is L, for parts
-/// in fragments. `written`: as of `writes_first_products`.
+/// in fragments. `written`: the result of `writes_first_products`.
 Call sum_parts(const Options& options, DType dtype, bool written, std::int64_t queries = 0);
 
 }  // namespace tilewright::attn::tiles

@@ -103,8 +103,8 @@ void split(const AttentionSpec& spec, const TilesConfig& config, const Options& 
     combine.into({result.out, result.lse, result.max_scores}, parts);
 }
 
-/// Chooses how a program for warpgroups computes with a score mod. True if its results may be
-/// infinite where they should not be.
+/// Sets `additive`, `bounded` and `mark` for the score mod. True if sums may overflow, so that the
+/// results need the repair pass.
 bool use_bounds(Options& options, const AttentionSpec& spec, const Features& features) {
     constexpr double kUsual = 80, kMost = 145;  // of exponents; those of a soft cap of 50 fit
     if (!features.score) return false;

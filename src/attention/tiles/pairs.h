@@ -64,7 +64,8 @@ class Pairs {
     /// Applies the score mod; `attends`: pairs whose captures must be in bounds, for the checked
     /// mode.
     Tile score(Tile scaled, const Place& at, const std::optional<Tile>& attends) const;
-    /// The same of an additive mod for scores that the exponent scales.
+    /// Applies an additive score mod (`is_additive`) to scores that are not scaled yet; the result
+    /// times the scale is the modified score.
     Tile unscaled_score(const Tile& score, const Place& at) const;
     /// Applies the mask mod.
     Tile mask(const Place& at, const std::optional<Tile>& attends) const;

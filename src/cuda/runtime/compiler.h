@@ -27,7 +27,7 @@ struct CompileRequest {
     std::vector<std::string> options;
     /// Set for our own kernels: spilling more bytes than this breaks the limit, and so does a
     /// warning that wgmma is serialised or setmaxnreg ignored. An error in `compile`, which tests
-    /// and builds call; where a user waits for a cubin, the debug log tells it.
+    /// and builds call; kernels compiled for a call run all the same, and the debug log names them.
     std::optional<int> spill_limit_bytes;
     /// Kernels with mangled names, as C++ writes them: "f<float, 3>". They are instantiated.
     std::vector<std::string> kernels = {};

@@ -51,8 +51,8 @@ std::size_t values_of_access(const Instruction& made);
 ir::Shape copied_shape(const ArrayAccess& access);
 /// The number of rows that a tile in shared memory has space for.
 std::int64_t covered_rows(const ir::Shape& shape);
-/// The layout of an index tile in an access to a tile of this layout.
-/// that index tiles span `rank` axes of, from `first` on.
+/// The layout of an index tile of shape `index` in an access to a tile of layout `tile`, in which
+/// index tiles span `rank` axes from `first` on.
 Layout index_layout(const Layout& tile, int first, int rank, const ir::Shape& index);
 
 /// The text of an array's extent and stride, and of the address of its first element.

@@ -43,14 +43,14 @@ class Deferral {
                 uses_.count(carry) != 1 || uses_.count(next->result()) != 1) {
                 continue;
             }
+            if (!next->is(ir::Op::fma) && !next->is(ir::Op::add)) continue;
             const bool first_is = next->operands[0] == carry;
+            if (!first_is && next->operands[1] != carry) continue;
             Value sum;  // what the carry, or a multiple of it, is added to
-            if (next->is(ir::Op::fma) && (first_is || next->operands[1] == carry)) {
+            if (next->is(ir::Op::fma)) {
                 sum = next->operands[2];
-            } else if (next->is(ir::Op::add)) {
-                sum = next->operands[first_is ? 1 : 0];
             } else {
-                continue;
+                sum = next->operands[first_is ? 1 : 0];
             }
             if (uses_.count(sum) != 1) continue;
             for (Instruction& made : body.body) {

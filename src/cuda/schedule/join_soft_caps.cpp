@@ -20,12 +20,12 @@ class SoftCaps {
     /// The instruction, or one that takes its place.
     std::optional<Instruction> joined(const Instruction& sum) const {
         if (!sum.is(ir::Op::fma) || !p_.is_tile(sum.result())) return {};
-        const Instruction* const function = sole_reader(sum.operands[0]);
+        const Instruction* const function = definition_if_read_once(sum.operands[0]);
         if (function == nullptr || !function->is(ir::Op::logistic) || !function->has("approx") ||
             p_.type(sum.result()).type.dtype != DType::f32) {
             return {};
         }
-        const Instruction* const product = sole_reader(function->operands[0]);
+        const Instruction* const product = definition_if_read_once(function->operands[0]);
         const auto factor = number(sum.operands[1]), term = number(sum.operands[2]);
         if (product == nullptr || !product->is(ir::Op::mul) || !number(product->operands[1]) ||
             !factor || !term || std::abs(*term) < kLeastTerm * std::abs(*factor)) {
@@ -38,7 +38,7 @@ class SoftCaps {
 
   private:
     /// The definition of a value that is read once.
-    const Instruction* sole_reader(Value value) const {
+    const Instruction* definition_if_read_once(Value value) const {
         return uses_.count(value) == 1 ? uses_.definition(value) : nullptr;
     }
 

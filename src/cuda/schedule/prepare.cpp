@@ -65,7 +65,7 @@ Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
         has_dot |= made.op == ir::Op::dot || made.op == ir::Op::call;
     });
     if (!has_dot) return {{}, "it has no dot", false};
-    ir::Function result = whole_product(kernel);  // a loop of the tile's own is cut below
+    ir::Function result = whole_product(kernel);  // loops over K become one dot
     if (is_chained(result)) {
         // What one run joins may be joined with what follows.
         while (ir::fold_factors(result).changed()) ir::optimise(result);

@@ -45,7 +45,8 @@ std::string shuffled(const char* instruction, DType dtype, const std::string& va
 
 namespace {
 
-/// The position of a register's element in a line of the result of a reduction.
+/// The register of the result of a reduction along `axis` to which element `reg` of the operand
+/// belongs.
 int register_without(const Layout& from, int axis, const Layout& to, int reg) {
     const Coordinates at = from.register_coordinates(reg);
     Coordinates rest{};
