@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <sstream>
 
 #include "cuda/schedule/layout_text.h"
@@ -248,6 +249,20 @@ TEST(Schedule, SumsOfRowsStayInPartsUntilTheLoopIsDone) {
     const std::string both = print(schedule(split, dense_target(split), Level::laid_out));
     EXPECT_NE(both.find("axis 1 partial"), std::string::npos);
     EXPECT_EQ(both.find("axis 1 partial"), both.rfind("axis 1 partial"));
+}
+
+TEST(Schedule, SumsStayInPartsOnlyIfTheyAreAddedToWhatTheLoopCarries) {
+    const std::string attention =
+        testing_support::attention({"one loop", 16, 4096, 4096, 128, 128, 128}).text;
+    const std::regex sum(R"(%ln(\w+) = fma %l\w+, %f\w+, (%row\w+) : (\S+))");
+    const auto with = [&](const char* replacement) {
+        const ir::Function function = ir::parse(std::regex_replace(attention, sum, replacement));
+        return print(schedule(function, dense_target(function), Level::laid_out));
+    };
+    EXPECT_THAT(with("%ln$1 = add %l$1, $2 : $3"), HasSubstr("axis 1 partial"));
+    EXPECT_THAT(with("%ln$1 = add $2, %l$1 : $3"), HasSubstr("axis 1 partial"));
+    EXPECT_THAT(with("%g$1 = exp2 %l$1 : $3\n%ln$1 = add $2, %g$1 : $3"),
+                Not(HasSubstr("partial")));
 }
 
 TEST(Schedule, SoftCapsAreOneOperationWhereOnlyTheAbsoluteErrorMatters) {
