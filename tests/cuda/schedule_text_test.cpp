@@ -438,6 +438,8 @@ TEST(ScheduleText, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {
          "reg [1] lane [4, 2, 8, 16, 32] warp [64, 0]"},
         {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
          "reg [1] lane [2, 4, 8, 16, 32] warp [0, 64]"},
+        {"V27", Level::split, "join_totals %z sum axis 0 reverse reads",
+         "join_totals %z sum axis 0 reverse exclusive reads"},
         {"V27", Level::split, "narrow %q", "narrow %p"},
         {"V27", Level::split, "write_parts %p", "write_parts %s"},
         {"V27", Level::split, "write_totals %z", "write_totals %p"},

@@ -121,6 +121,9 @@ Broken broken_transfer(const Program& p, const Instruction& made, const Parts& p
         if (axis_of(made) != axis_of(origin) || made.has("reverse") != origin.has("reverse")) {
             return broken("%{} is scanned in another order", name);
         }
+        if (!made.results.empty() && made.has("exclusive") != origin.has("exclusive")) {
+            return broken("%{} is scanned with other elements", name);
+        }
         elements = std::ssize(lines_of_scan(from, origin)) * 32 * p.warps() * kScanSlot;
     } else {
         if (made.list("warps") != warps) return broken("%{} is shared by other warps", name);
