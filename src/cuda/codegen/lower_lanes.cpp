@@ -14,16 +14,11 @@ using ir::Value;
 
 namespace {
 
-/// Dtype of what threads have reduced: narrow floats are f32 in registers.
-DType dtype_of_parts(DType dtype) {
-    return is_float(dtype) && size_of(dtype) <= 2 ? DType::f32 : dtype;
-}
-
 void hold_reduced(Lowering& cx, const Instruction& reduce, const Layout& layout,
                   const std::vector<schedule::Value>& parts) {
     const Value result = reduce.result();
     const DType out = cx.type(result).dtype;
-    if (dtype_of_parts(out) == out) return cx.hold(result, {layout, parts.back()});
+    if (schedule::combined_dtype(out) == out) return cx.hold(result, {layout, parts.back()});
     schedule::Instruction& narrow = cx.append(schedule::make(schedule::Op::narrow, parts));
     cx.hold(result, cx.result_of(narrow, fmt::format("v{}r", result.id), layout, out));
 }
@@ -51,7 +46,7 @@ void lower_reduce(Lowering& cx, const Instruction& made) {
     const auto& attributes = made.get<ir::ReduceAttributes>();
     const std::size_t axis = attributes.axis;
     const Value source = made.operands[0];
-    const DType dtype = dtype_of_parts(cx.type(source).dtype);
+    const DType dtype = schedule::combined_dtype(cx.type(source).dtype);
     const bool indices = schedule::gives_index(attributes.kind), deferred = is_deferred(cx, made);
     const Held* known = !deferred ? cx.find(source) : nullptr;
     const Layout from = known != nullptr ? known->layout : cx.home(source);
@@ -129,7 +124,7 @@ void lower_scan(Lowering& cx, const Instruction& made) {
     if (!across) return cx.hold(result, cx.result_of(cx.append(same), base, layout, dtype));
     schedule::Instruction& scan = cx.append(same);
     const schedule::Value parts =
-        cx.result_of(scan.flag("parts"), base, layout, dtype_of_parts(dtype)).value;
+        cx.result_of(scan.flag("parts"), base, layout, schedule::combined_dtype(dtype)).value;
     const int id = cx.buffer(std::ssize(schedule::lines_of_scan(layout, same)) * 32 * cx.warps *
                              schedule::kScanSlot);
     schedule::Instruction& write = cx.append(schedule::make(schedule::Op::write_totals, {parts}));

@@ -128,7 +128,7 @@ void ThreadPrinter::finish_line(const Scan& scan, std::size_t line_index, const 
             scan.exclusive && i == 0
                 ? p + "_before"
                 : scan.joined(p + "_before", sums[members[scan.exclusive ? i - 1 : i]]);
-        if (is_float(out) && size_of(out) <= 2) {
+        if (combined_dtype(out) != out) {
             value = fmt::format("rounded({}{{}}, {})", storage_type(out), value);
         }
         line("const {} {} = {};", scan.type, registers(result)[members[i]], value);
@@ -139,7 +139,7 @@ void ThreadPrinter::finish_line(const Scan& scan, std::size_t line_index, const 
 void ThreadPrinter::scan(const Instruction& made) {
     const Value result = made.result();
     const DType out = dtype(result);
-    const bool is_narrow = is_float(out) && size_of(out) <= 2;
+    const bool is_narrow = combined_dtype(out) != out;
     const Scan scan(made, layout(result), is_narrow ? DType::f32 : out, p_.value_name(result));
     const auto number = [&](const char* of, int bits) {
         const int last = (1 << bits) - 1;

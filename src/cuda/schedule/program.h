@@ -377,6 +377,11 @@ inline bool is_in_place(const Instruction& made) {
 inline bool gives_index(ir::Reduction kind) {
     return kind == ir::Reduction::argmax || kind == ir::Reduction::argmin;
 }
+
+/// The dtype in which elements are combined: narrow floats are f32 in registers.
+inline DType combined_dtype(DType dtype) {
+    return is_float(dtype) && size_of(dtype) <= 2 ? DType::f32 : dtype;
+}
 /// Does an instruction have attributes that say what memory it accesses?
 bool is_access(const Instruction& made);
 /// The type of the elements of a tile in the buffer to which it is written, or from which it is

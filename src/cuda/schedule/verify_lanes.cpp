@@ -8,11 +8,6 @@
 namespace tilewright::cuda::schedule {
 namespace {
 
-/// Dtype in which elements are combined: narrow floats are f32 in registers.
-DType combined_dtype(DType dtype) {
-    return is_float(dtype) && size_of(dtype) <= 2 ? DType::f32 : dtype;
-}
-
 int axis_of(const Instruction& made) {
     return static_cast<int>(made.number("axis"));
 }
