@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
@@ -487,6 +488,12 @@ struct PrivateRef {
     DType dtype = DType::i32;
 };
 
+/// The atomics of a program that threads may divide (see divided_atomics).
+struct DividedAtomics {
+    std::uint32_t ref = 0;  ///< the array that all are on
+    double cost = 0;        ///< of one program, in elements
+};
+
 struct ScalarParameter {
     DType dtype = DType::i64;
     std::uint32_t slot = 0;
@@ -513,7 +520,8 @@ class Program {
     std::int64_t strip_bytes = 0;            ///< and the size of each
     std::vector<PrivateRef> private_refs;
     bool in_order = false;  ///< order-dependent atomics: programs run one after the other
-    bool uneven = false;    ///< the trip count of some loop depends on the program
+    std::optional<DividedAtomics> divided;  ///< in_order, but on several threads all the same
+    bool uneven = false;                    ///< the trip count of some loop depends on the program
 };
 
 }  // namespace tilewright::cpu

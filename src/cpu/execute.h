@@ -27,6 +27,19 @@ struct View {
     std::uint64_t iteration = 0;  ///< the induction variable of this iteration
 };
 
+/// The elements that a thread does of an array that all threads accumulate into, by their first
+/// index: 32 sets of indices in turn, of 2^shift neighbours each.
+struct Ownership {
+    static constexpr int kSets = 32;
+    std::uint32_t sets = ~std::uint32_t{0};  ///< a bit for each set
+    int shift = 0;
+
+    bool all() const { return sets == ~std::uint32_t{0}; }
+    bool has(std::int64_t index) const {
+        return (sets >> (static_cast<std::uint64_t>(index) >> shift) % kSets & 1) != 0;
+    }
+};
+
 /// Everything that a running program of the grid can access.
 struct Frame {
     const Program* program = nullptr;
@@ -37,7 +50,10 @@ struct Frame {
     const std::int64_t* grid = nullptr;
     std::array<std::int64_t, 16> id{};  ///< index along each grid axis
     bool streamed = false;              ///< non-temporal stores are pending
-    bool alone = false;                 ///< no other program of any call runs at the same time
+    /// No other program of any call runs at the same time, or none that changes an element that
+    /// this one does.
+    bool alone = false;
+    Ownership owned;  ///< atomics leave other elements as they are
 
     std::byte* address(Home home, std::uint32_t index) const {
         switch (home) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <limits>
 
 #include "cpu/index_walker.h"
 #include "cpu/simd/element.h"
@@ -63,6 +64,7 @@ struct AtomicAccess {
           out(resolve(frame, a.out)),
           walker(frame, a.access, last_axis(a.access)) {
         walker.with(value).with(desired).with(mask).with(out);
+        walker.own(frame.owned);
     }
     bool combines() const {
         return atomic.op != ir::Op::atomic_xchg && atomic.op != ir::Op::atomic_cas;
@@ -158,7 +160,44 @@ bool count_indices(std::uint32_t* to, const Walker::IndexRows& rows, std::int64_
     return true;
 }
 
-/// Adds to elements at arbitrary places. `alone`: no other thread accesses the array.
+/// Adds to the elements that this thread owns, of an array with one dimension. False where indices
+/// or values do not lie in rows.
+template <typename Storage>
+bool add_owned(const AtomicAccess& a, Storage* to, const IndexKernels& kernels) {
+    const auto rows = a.walker.index_rows();
+    if (!rows || !a.walker.is_whole() || !a.walker.has_rows(a.value)) return false;
+    const Run values = a.walker.run(a.value, kOrigin);
+    const std::int64_t value_row = a.walker.row_stride(a.value), count = a.walker.row_length();
+    const auto extent = static_cast<std::uint32_t>(
+        std::min(rows->extent, std::int64_t{1} + std::numeric_limits<std::int32_t>::max()));
+    constexpr std::int64_t kGroup = 256;
+    std::array<std::uint32_t, kGroup + IndexKernels::kMostLanes> places;
+    for (std::int64_t row = 0; row < rows->rows; ++row) {
+        for (std::int64_t first = 0; first < count; first += kGroup) {
+            const std::int32_t* const indices = rows->first + row * rows->row_stride + first;
+            const auto* const value = reinterpret_cast<const Storage*>(values.first) +
+                                      row * value_row + first * values.stride;
+            const std::size_t chosen =
+                kernels.choose({indices, std::min(kGroup, count - first), extent,
+                                a.walker.owned().sets, a.walker.owned().shift},
+                               places.data());
+            const auto add = [&](std::int64_t to_stride, std::int64_t value_stride) {
+                for (std::size_t j = 0; j < chosen; ++j) {
+                    const std::int64_t i = places[j];
+                    Storage& sum = to[indices[i] * to_stride];
+                    sum = apply<ir::Op::add>(sum, value[i * value_stride]);
+                }
+            };
+            if (rows->stride == 1 && values.stride == 1)
+                add(1, 1);
+            else
+                add(rows->stride, values.stride);
+        }
+    }
+    return true;
+}
+
+/// Adds to elements at arbitrary places. `alone`: no other thread accesses them.
 template <DType dtype>
 void add_elements(const AtomicAccess& a, bool alone, const IndexKernels& kernels) {
     using E = Element<dtype>;
@@ -170,6 +209,7 @@ void add_elements(const AtomicAccess& a, bool alone, const IndexKernels& kernels
         if (rows && count_indices(to, *rows, a.walker.row_length(), values.at<Storage>(0), kernels))
             return;
     }
+    if (!a.walker.owned().all() && add_owned(a, to, kernels)) return;
     const auto none = [](std::int64_t) {};
     a.walker.for_each([&](const Coordinates& c, std::int64_t count) {
         const Run values = a.walker.run(a.value, c);

@@ -68,6 +68,10 @@ class Walker {
         return *this;
     }
 
+    /// Makes elements that are not owned count as outside of the array.
+    void own(const Ownership& owned) { owned_ = owned; }
+    const Ownership& owned() const { return owned_; }
+
     /// Calls visit(c, count) for every run, the last axis of the access fastest.
     template <typename Visitor>
     void for_each(Visitor&& visit) const {
@@ -183,6 +187,23 @@ class Walker {
         const std::int64_t stride = ref_.strides[varying_];
         // As an unsigned number, a negative index is beyond every extent.
         const auto walk = [&](auto&& read) {
+            if (varying_ == 0 && !owned_.all()) {
+                // Which indices are owned is hard to predict, so that there is no branch.
+                constexpr std::int64_t kGroup = 64;
+                std::array<std::int64_t, kGroup> chosen, places;
+                for (std::int64_t first = 0; first < count; first += kGroup) {
+                    std::size_t n = 0;
+                    for (std::int64_t i = first; i < std::min(first + kGroup, count); ++i) {
+                        const std::int64_t at = read(i);
+                        chosen[n] = i;
+                        places[n] = at;
+                        n += static_cast<std::uint64_t>(at) < extent && owned_.has(at) ? 1 : 0;
+                    }
+                    for (std::size_t j = 0; j < n; ++j)
+                        inside(chosen[j], base + places[j] * stride);
+                }
+                return;
+            }
             for (std::int64_t i = 0; i < count; ++i) {
                 const std::int64_t at = read(i);
                 if (static_cast<std::uint64_t>(at) < extent)
@@ -195,7 +216,7 @@ class Walker {
             const auto* const p = reinterpret_cast<const std::int32_t*>(run.first);
             if (run.stride != 1)
                 return walk([p, s = run.stride](std::int64_t i) { return std::int64_t{p[i * s]}; });
-            if (!all_inside(p, count, extent))
+            if (!owned_.all() || !all_inside(p, count, extent))
                 return walk([p](std::int64_t i) { return std::int64_t{p[i]}; });
             if (stride == 1) {
                 for (std::int64_t i = 0; i < count; ++i) inside(i, base + p[i]);
@@ -236,11 +257,12 @@ class Walker {
     struct ArrayRows {
         const std::int32_t* indices = nullptr;
         std::int64_t index_stride = 0, rows = 0, extent = 0;
+        Ownership owned;
         std::byte* first = nullptr;  ///< where row 0 begins
         std::int64_t row_bytes = 0;  ///< from row to row of the array
         std::int64_t wanted = 0;     ///< bytes of a row
 
-        /// Calls visit(i, row, next) for each row in order, with nullptr where it is outside.
+        /// Calls visit(i, row, next) for each owned row in order, with nullptr where it is outside.
         /// `next` is a row to be prefetched, or this one: hardware prefetchers do not predict rows.
         template <typename Visitor>
         void for_each(Visitor&& visit) const {
@@ -249,8 +271,24 @@ class Walker {
                 const std::int64_t at = indices[i * index_stride];
                 const bool inside =
                     static_cast<std::uint64_t>(at) < static_cast<std::uint64_t>(extent);
-                return inside ? first + at * row_bytes : nullptr;
+                return inside && owned.has(at) ? first + at * row_bytes : nullptr;
             };
+            if (!owned.all()) {
+                // Owned rows first, so that each has one to prefetch.
+                constexpr std::int64_t kGroup = 64;
+                std::array<std::int64_t, kGroup> chosen;
+                for (std::int64_t i = 0; i < rows;) {
+                    std::size_t n = 0;
+                    for (; i < rows && n < chosen.size(); ++i) {
+                        chosen[n] = i;
+                        n += row(i) != nullptr ? 1 : 0;
+                    }
+                    for (std::size_t j = 0; j < n; ++j)
+                        visit(chosen[j], row(chosen[j]),
+                              row(chosen[std::min<std::size_t>(j + kAhead, n - 1)]));
+                }
+                return;
+            }
             for (std::int64_t i = 0; i < rows; ++i) {
                 std::byte* const at = row(i);
                 const std::byte* const next = i + kAhead < rows ? row(i + kAhead) : nullptr;
@@ -274,6 +312,7 @@ class Walker {
         result.index_stride = tiles_[0].stride[0];
         result.rows = dims_[0];
         result.extent = ref_.extents[0];
+        result.owned = owned_;
         result.first = data() + start * element;
         result.row_bytes = ref_.strides[0] * element;
         result.wanted = dims_[1] * element;
@@ -328,15 +367,15 @@ class Walker {
             ir::read_element(dtype, run.bytes_at(i, tiles_[dim].element)));
     }
 
-    /// The index of a dimension at `c`; false when it does not fit 64 bits.
+    /// The index of a dimension at `c`; false when it does not fit 64 bits, or is not owned.
     bool index_at(std::size_t dim, const Coordinates& c, std::int64_t& at) const {
         const AccessIndex& index = access_.indices[dim];
         if (index.kind == ir::Index::Kind::tile) {
             at = element_of(dim, run(tiles_[dim], index.tile_axis, index.tile.shape, c), 0);
-            return true;
+            return dim != 0 || owned_.has(at);
         }
         at = frame_.integer(index.slot);
-        if (index.kind == ir::Index::Kind::scalar) return true;
+        if (index.kind == ir::Index::Kind::scalar) return dim != 0 || owned_.has(at);
         const std::int64_t step = c[index.axis] * index.stride;
         return !__builtin_add_overflow(at, step, &at);
     }
@@ -378,6 +417,7 @@ class Walker {
     const Frame& frame_;
     const Access& access_;
     const ir::RefArgument& ref_;
+    Ownership owned_;
     int axis_;
     Coordinates dims_ = kUnitSteps;
     std::array<ResolvedTile, ir::kMaxRefRank> tiles_;  ///< by dimension

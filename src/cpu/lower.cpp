@@ -5,6 +5,7 @@
 
 #include "cpu/chains.h"
 #include "cpu/direct_gathers.h"
+#include "cpu/divided_atomics.h"
 #include "cpu/private_arrays.h"
 #include "ir/access.h"
 #include "ir/evaluate.h"
@@ -72,6 +73,7 @@ void Lowering::run() {
     sum_gathers(body, program_);
     flatten(body);
     append(Halt{}, 0);
+    program_.divided = divided_atomics(function_, program_);
 }
 
 void Lowering::lower_block(const ir::Block& block) {

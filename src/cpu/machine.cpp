@@ -19,6 +19,7 @@
 #include "cpu/arguments.h"
 #include "cpu/assign_memory.h"
 #include "cpu/bytecode.h"
+#include "cpu/divided_atomics.h"
 #include "cpu/execute.h"
 #include "cpu/lower.h"
 #include "cpu/neighbours.h"
@@ -146,9 +147,11 @@ class Call {
 
     /// `alone`: no other program runs at the same time.
     template <typename Execute>
-    void run_program(Worker& worker, std::int64_t index, bool alone, Execute& execute_frame) const {
+    void run_program(Worker& worker, std::int64_t index, bool alone, Execute& execute_frame,
+                     const Ownership& owned = {}) const {
         Frame frame = prepare(worker, index);
         frame.alone = alone;
+        frame.owned = owned;
         execute_frame(frame);
     }
 
@@ -341,6 +344,19 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     const bool in_turn = count == 1 || threads == 1 || program.in_order;
     // Times are those of single programs.
     constexpr bool kTimed = std::is_same_v<decltype(make()), Timed>;
+    const Division division = kTimed || parallel_for || g_beside_others
+                                  ? Division()
+                                  : divide(program, arguments, count, num_threads());
+    if (division.threads > 1) {
+        on_threads(division.threads, division.threads, [&](std::int64_t i) {
+            const WorkerLease worker;
+            auto execute_frame = make();
+            const Ownership owned = division.of(static_cast<int>(i));
+            for (std::int64_t p = 0; p < count; ++p)
+                call.run_program(*worker, p, true, execute_frame, owned);
+        });
+        return;
+    }
     Neighbours neighbours(program);
     const std::int64_t each = kTimed ? 1 : neighbours.most(count, in_turn ? 1 : threads);
     if (in_turn) {

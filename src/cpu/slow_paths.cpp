@@ -178,7 +178,7 @@ std::vector<SlowPath> slow_paths(const Program& program) {
     std::vector<SlowPath> result;
     if (all_scalar) result.push_back({"scalar kernels", scalar_kernels_reason(), {}});
     for (SlowPath& path : findings.list(program)) result.push_back(std::move(path));
-    if (program.in_order)
+    if (program.in_order && !program.divided)
         result.push_back({"programs run one after the other", "atomics depend on their order", {}});
     return result;
 }

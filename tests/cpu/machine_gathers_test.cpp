@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/divided_atomics.h"
 #include "cpu/neighbours.h"
 #include "cpu/simd/index_kernels.h"
 #include "cpu/simd/kernels.h"
@@ -218,6 +219,104 @@ TEST(MachineGathers, CountsOfManyElementsInFewBins) {
             test.check();
         }
     }
+}
+
+enum class Beside { nothing, store, load, old_values };
+
+/// Programs that add rounded floats, so that another order would give other sums, to elements or
+/// rows of an array at indices of which some are outside and many the same.
+struct OrderedSums {
+    Agreement test{{30}};
+    Value out;
+
+    OrderedSums(DType dtype, DType index, std::int64_t columns, bool scaled, Beside beside) {
+        Kernel& k = test.k;
+        const bool rows = columns > 1;
+        const std::int64_t count = rows ? 100 : 300, all = 30 * count;
+        const std::int64_t length = rows ? kRows : kElements;
+        out = test.array(dtype, rows ? std::vector{length, columns} : std::vector{length});
+        const Value ids = test.array_of_bits(DType::u16, {all}),
+                    x = test.array(dtype, rows ? std::vector{all, columns} : std::vector{all}),
+                    first = k.b.binary(Op::mul, k.b.program_id(0), k.index(count));
+        const auto lines = IndexOperand::slice(first, count, 1);
+        const Value at = k.b.binary(Op::sub,
+                                    k.b.binary(Op::rem, k.b.cast(k.load(ids, {lines}), index),
+                                               k.b.constant_int({index, {count}}, length + 7)),
+                                    k.b.constant_int({index, {count}}, 3));
+        Value values = rows ? k.load(x, {lines, k.slice(0, columns)}) : k.load(x, {lines});
+        if (scaled) values = k.b.binary(Op::mul, values, k.b.constant(k.b.type(values), 0.1));
+        auto to = std::vector{IndexOperand::tile(at)};
+        if (rows) to.push_back(k.slice(0, columns));
+        const Value old = k.b.atomic(Op::atomic_add, out, to, values);
+        if (beside == Beside::old_values) test.keep(old);
+        if (beside == Beside::store) test.keep(at);
+        if (beside == Beside::load)
+            k.b.atomic(Op::atomic_add, out, to,
+                       rows ? k.load(out, {k.slice(0, count), k.slice(0, columns)})
+                            : k.load(out, {k.slice(0, count)}));
+    }
+    static constexpr std::int64_t kRows = 500, kElements = 5000;
+};
+
+TEST(MachineDividedAtomics, GiveTheSumsOfOneThread) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+        for (const DType index : {DType::i32, DType::i64}) {
+            for (const std::int64_t columns : {1, 40, 64}) {
+                for (const bool scaled : {true, false}) {
+                    OrderedSums sums(dtype, index, columns, scaled, Beside::nothing);
+                    sums.test.check();
+                    const auto program = compile(sums.test.k.function);
+                    // A pass over rows takes as long as adding them.
+                    EXPECT_EQ(program->divided.has_value(), columns == 1 || !scaled)
+                        << to_string(*program);
+                }
+            }
+        }
+    }
+}
+
+TEST(MachineDividedAtomics, AreAllThatProgramsDo) {
+    for (const std::int64_t columns : {1, 40}) {
+        for (const Beside beside : {Beside::store, Beside::load, Beside::old_values}) {
+            OrderedSums sums(DType::f32, DType::i32, columns, false, beside);
+            sums.test.check();
+            EXPECT_FALSE(compile(sums.test.k.function)->divided);
+        }
+    }
+}
+
+TEST(MachineDividedAtomics, ArePartsOfDistinctElements) {
+    for (int n = 1; n <= Ownership::kSets; ++n) {
+        std::uint32_t owned = 0;
+        for (int i = 0; i < n; ++i) {
+            const std::uint32_t sets = Division{n, 4}.of(i).sets;
+            EXPECT_NE(sets, 0U);
+            EXPECT_EQ(owned & sets, 0U);
+            owned |= sets;
+        }
+        EXPECT_EQ(owned, ~std::uint32_t{0});
+    }
+    const auto shared = [](std::int64_t length, std::int64_t columns, std::int64_t stride,
+                           std::int64_t programs) {
+        OrderedSums sums(DType::f32, DType::i32, columns, false, Beside::nothing);
+        const auto program = compile(sums.test.k.done());
+        ir::RefArgument out;
+        out.extents = {length, columns};
+        out.strides = {stride, 1};
+        ir::Arguments arguments;
+        arguments.refs = {out};
+        const Division division = divide(*program, arguments, programs, 8);
+        return std::pair(division.threads, division.shift);
+    };
+    constexpr std::int64_t kMany = 1 << 20;
+    EXPECT_EQ(shared(500, 40, 40, kMany), std::pair(8, 5));  // 4 KiB or more
+    EXPECT_EQ(shared(500, 40, -41, kMany), std::pair(8, 5));
+    EXPECT_EQ(shared(500, 40, 40, 1).first, 1);      // not worth a thread
+    EXPECT_EQ(shared(500, 40, 39, kMany).first, 1);  // rows share elements
+    EXPECT_EQ(shared(500, 40, 0, kMany).first, 1);
+    EXPECT_EQ(shared(5000, 1, 1, kMany), std::pair(4, 10));
+    EXPECT_EQ(shared(5000, 1, 0, kMany).first, 1);
+    EXPECT_EQ(shared(2047, 1, 1, kMany).first, 1);  // too close to each other
 }
 
 TEST(MachineGathers, NeighboursScanDownTheirRowsTogether) {

@@ -48,7 +48,17 @@ void add_row(float* to, const float* from, std::int64_t count, const float*) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-constexpr IndexKernels kScalar = {all_inside, gather, dot, copy_row, add_row};
+std::size_t choose(const ChosenIndices& from, std::uint32_t* places) {
+    std::size_t n = 0;
+    for (std::int64_t i = 0; i < from.count; ++i) {
+        const auto index = static_cast<std::uint32_t>(from.indices[i]);
+        places[n] = static_cast<std::uint32_t>(i);
+        n += index < from.extent ? from.sets >> (index >> from.shift) % 32 & 1 : 0;
+    }
+    return n;
+}
+
+constexpr IndexKernels kScalar = {all_inside, gather, dot, copy_row, add_row, choose};
 
 }  // namespace
 

@@ -22,7 +22,20 @@ struct TableRows {
     std::int64_t factor_row_stride = 0;
 };
 
+/// Indices of which a thread does some: those in [0, extent) that belong to the sets of which
+/// `sets` has a bit (see Ownership).
+struct ChosenIndices {
+    const std::int32_t* indices = nullptr;
+    std::int64_t count = 0;
+    std::uint32_t extent = 0;
+    std::uint32_t sets = 0;
+    int shift = 0;
+};
+
 struct IndexKernels {
+    /// Elements of the longest vector.
+    static constexpr std::size_t kMostLanes = 16;
+
     /// True when all indices are in [0, extent).
     bool (*all_inside)(const std::int32_t* indices, std::int64_t count, std::uint32_t extent);
     /// out(r, l) = the element of row r and lane l, of 4 bytes.
@@ -36,6 +49,9 @@ struct IndexKernels {
                      const std::byte* next, bool streams);
     /// to[i] += from[i]; prefetches likewise.
     void (*add_row)(float* to, const float* from, std::int64_t count, const float* next);
+    /// Writes where the chosen indices are, in order, and returns how many there are. `places` has
+    /// room for a vector more than there are indices.
+    std::size_t (*choose)(const ChosenIndices& from, std::uint32_t* places);
 };
 
 /// Those of the kernel table with vectors of so many bytes.

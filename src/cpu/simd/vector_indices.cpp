@@ -152,7 +152,29 @@ void add_row(float* to, const float* from, std::int64_t count, const float* next
     for (; at < count; ++at) to[at] += from[at];
 }
 
-constexpr IndexKernels kKernels = {all_inside, gather, dot, copy_row, add_row};
+std::size_t choose(const ChosenIndices& from, std::uint32_t* places) {
+    const Bounds d;
+    const auto extent = hn::Set(d, from.extent), sets = hn::Set(d, from.sets),
+               one = hn::Set(d, std::uint32_t{1}), last = hn::Set(d, std::uint32_t{31});
+    const auto* const at = reinterpret_cast<const std::uint32_t*>(from.indices);
+    std::size_t n = 0;
+    std::int64_t i = 0;
+    for (; i + kIndices <= from.count; i += kIndices) {
+        const auto index = hn::LoadU(d, at + i);
+        const auto set = hn::Shl(one, hn::And(hn::ShiftRightSame(index, from.shift), last));
+        const auto chosen = hn::And(hn::Lt(index, extent), hn::Ne(hn::And(set, sets), hn::Zero(d)));
+        // Not CompressStore, which is slow on AMD's processors.
+        hn::StoreU(hn::Compress(hn::Iota(d, static_cast<std::uint32_t>(i)), chosen), d, places + n);
+        n += hn::CountTrue(d, chosen);
+    }
+    for (; i < from.count; ++i) {
+        places[n] = static_cast<std::uint32_t>(i);
+        n += at[i] < from.extent ? from.sets >> (at[i] >> from.shift) % 32 & 1 : 0;
+    }
+    return n;
+}
+
+constexpr IndexKernels kKernels = {all_inside, gather, dot, copy_row, add_row, choose};
 
 }  // namespace
 
