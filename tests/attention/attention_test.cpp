@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "attention/tiles/backward.h"
 #include "tests/attention/definition.h"
 #include "tilewright/scores.h"
 
@@ -78,6 +79,45 @@ TEST(Attention, LongBlocks) {
     c.name += ", window";
     c.options.window = {.left = 300};
     check(c);
+}
+
+// The first block of queries that attends to a block of keys leaves out the second half of it.
+TEST(Attention, HalfBlocksAtTheDiagonal) {
+    for (const DType dtype : {f32, bf16}) {
+        for (const std::int64_t right : {0, 1, 63, 64, 65, 200}) {
+            Case c = plain_case(fmt::format("window up to {}", right), dtype);
+            c.heads = 4;
+            c.length = 300;
+            c.kv_length = 411;
+            c.options.window = {-1, right};
+            check(c);
+        }
+    }
+}
+
+TEST(Attention, HalfBlocksAreCopiesOfTheLoopWhereTheyPay) {
+    const auto dots = [](std::int64_t block_q, bool causal, std::int64_t left) {
+        tiles::Options options;
+        options.block_q = block_q;
+        options.block_k = 128;
+        options.causal = causal;
+        options.window_left = left;
+        const Tensor x = Tensor::zeros(f32, {1, 1, 512, 16}), row = Tensor::zeros(f32, {1, 1, 512});
+        const Call call = tiles::backward(options, {}, {});
+        std::vector<Tensor> inputs{x, x, x, x, row, row};
+        inputs.resize(call.options().in.size());
+        if (tiles::looks_for_infinities(options, {}))
+            inputs[8 + tiles::Extra::not_finite] = Tensor::zeros(boolean, {1, 1, 512 / block_q});
+        const std::string text = call.ir(inputs);
+        int count = 0;
+        for (std::size_t at = text.find("= dot"); at != std::string::npos;
+             at = text.find("= dot", at + 1))
+            ++count;
+        return count;
+    };
+    EXPECT_EQ(dots(128, true, -1) + 2 * 5, dots(64, true, -1));  // writes and adds
+    EXPECT_EQ(dots(128, false, -1), dots(64, false, -1));
+    EXPECT_EQ(dots(128, true, 200), dots(64, true, 200));
 }
 
 TEST(Attention, GroupedHeads) {

@@ -16,10 +16,28 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kLeastKeysOfSplit = 512;  ///< on a CPU; blocks of keys are no longer
 
+/// True where the first blocks of queries that attend to a block of keys attend to none of its
+/// second half, whose products are then left out. One more copy of the loop is worth it without
+/// mods.
+bool halves_at_diagonal(const Options& options, const Features& features) {
+    return !options.gpu && !options.interpret && options.right() >= 0 && options.window_left < 0 &&
+           !features.plan && !features.segments && !features.lengths && !features.score &&
+           !features.mask && features.dropout == 0 && options.block_k % 2 == 0 &&
+           options.block_q <= options.block_k / 2;
+}
+
 /// Gradients of a block of keys and values.
 struct State {
     Tile key;    ///< [block_k, E], not yet multiplied by the scale
     Tile value;  ///< [block_k, Ev]; a gradient that is not wanted is a scalar
+};
+
+/// A block of keys and values, or the first half of one.
+struct Keys {
+    std::int64_t count = 0;
+    Tile k, v,
+        scaled;  ///< [count, E], [count, Ev]; `scaled`: k, times the scale where it is wanted
+    Tile positions, ids;
 };
 
 /// The Refs to which the gradients of captures are added.
@@ -122,27 +140,35 @@ void backward_program(const Options& options, const Features& features,
     const bool writes_first = writes_first_products(options, features);
 
     /// Rows of keys or values; rows past the length of a batch are 0.
-    const auto load_keys = [&](const Ref& ref, Tile first) {
+    const auto load_rows = [&](const Ref& ref, Tile first, std::int64_t count) {
         LoadOptions rows{.other = 0};
-        if (features.lengths) rows.mask = expand_dims(first + iota(block_k, i64), 1) < kv_length;
-        const Tile x = ref.at(ds(first, block_k)).load(rows);
+        if (features.lengths) rows.mask = expand_dims(first + iota(count, i64), 1) < kv_length;
+        const Tile x = ref.at(ds(first, count)).load(rows);
         return cleans_keys ? finite(x) : x;
     };
+    const bool scale_keys = options.scale_operand && features.score;
+    const auto load_keys = [&](Tile first, std::int64_t count) {
+        Keys keys;
+        keys.count = count;
+        keys.k = load_rows(key, first, count);
+        keys.v = load_rows(value, first, count);
+        keys.scaled = scale_keys ? keys.k * options.scale : keys.k;
+        keys.positions = first.to(i32) + iota(count);
+        if (segments) keys.ids = kv_ids.at(ds(first, count)).load({.other = 0});
+        return keys;
+    };
+    const bool halves = halves_at_diagonal(options, features);
 
     // Refs of the query side hold the heads of one group: (group, L, ...).
     // With `writes`, the products of dQ are written, not added.
     const auto block_of_keys = [&](Tile j, bool writes) {
         const Tile first = j * block_k;
         const Slice kv_block = ds(first, block_k);
-        const Tile k = load_keys(key, first), v = load_keys(value, first);
-        const bool scale_keys = options.scale_operand && features.score;
-        const Tile scaled_k = scale_keys ? k * options.scale : k;
-        const Tile kv_positions = first.to(i32) + iota(block_k);
-        const Tile k_ids = segments ? kv_ids.at(kv_block).load({.other = 0}) : Tile();
+        const Keys all_keys = load_keys(first, block_k);
 
         /// Adds one block of queries of head `h` of the group; `analytic` and `bits` as in the
         /// forward program.
-        const auto step = [&](Tile h, Tile i, State state, bool analytic,
+        const auto step = [&](const Keys& keys, Tile h, Tile i, State state, bool analytic,
                               const std::optional<Tile>& bits) {
             const Slice rows = ds(i * block_q, block_q);
             const Tile q = query.at(h, rows).load({.other = 0}),
@@ -152,19 +178,22 @@ void backward_program(const Options& options, const Features& features,
             const Tile row_delta = delta.at(h, rows).load({.other = 0});
             // Large scores must have the bits that `row_sums` saw.
             const bool are_scaled = scale_keys && !shifted;
-            const Tile s = product(options, q, are_scaled ? scaled_k : k, {.trans_b = true});
+            const Tile s =
+                product(options, q, are_scaled ? keys.scaled : keys.k, {.trans_b = true});
             const Place place{b,
                               pairs.head(program_id(1) * options.group + h),
                               expand_dims(i * block_q + iota(block_q, i64), 1),
-                              expand_dims(first + iota(block_k, i64), 0),
+                              expand_dims(first + iota(keys.count, i64), 0),
                               i * block_q,
                               first};
             std::optional<Tile> mask = bits;
             if (analytic) {
                 const Tile q_positions = (i * block_q).to(i32) + iota(block_q);
                 const Tile q_ids = segments ? query_ids.at(rows).load({.other = 0}) : Tile();
-                const Tile inside =
-                    attends(options, q_positions, kv_positions, kv_length, segments, q_ids, k_ids);
+                Options sizes = options;
+                sizes.block_k = keys.count;
+                const Tile inside = attends(sizes, q_positions, keys.positions, kv_length, segments,
+                                            q_ids, keys.ids);
                 mask = mask ? *mask & inside : inside;
             }
             const auto existing = [&]() -> std::optional<Tile> {
@@ -177,7 +206,7 @@ void backward_program(const Options& options, const Features& features,
                 mask = mask ? *mask & inside : inside;
             }
             if (isolated && mask) {
-                mask = broadcast_to(*mask & (place.q < query_length), {block_q, block_k});
+                mask = broadcast_to(*mask & (place.q < query_length), {block_q, keys.count});
             }
             const auto weighted = [&](const Tile& weights, const Tile& x, bool positive,
                                       const DotOptions& dot_options) {
@@ -205,7 +234,7 @@ void backward_program(const Options& options, const Features& features,
             if (shifted) exponent = where(shift == 0, exponent, minimum(exponent, 0.0));
             Tile p = exp2(exponent, true);
             if (mask) p = where(*mask, p, 0.0);
-            Tile dp = product(options, d_out, v, {.trans_b = true}), kept = p;
+            Tile dp = product(options, d_out, keys.v, {.trans_b = true}), kept = p;
             if (features.dropout > 0) {
                 const Tile keep = pairs.keep(place, sums);
                 dp = dp * keep;
@@ -225,12 +254,12 @@ void backward_program(const Options& options, const Features& features,
             if (!options.query_gradient) {
                 // There is nothing to add to.
             } else if (options.fragments) {
-                dq.at(h, i).atomic_add(in_fragments(product(options, d_score, k, {})));
+                dq.at(h, i).atomic_add(in_fragments(product(options, d_score, keys.k, {})));
             } else {
                 const Ref dq_rows = dq.at(h, rows);
                 DotOptions sum;
                 if (!writes) sum.acc = dq_rows.load({.other = 0});
-                dq_rows.store(weighted(d_score, k, false, sum));
+                dq_rows.store(weighted(d_score, keys.k, false, sum));
             }
             if (options.key_gradient) {
                 state.key = weighted(d_score, q, false, {.trans_a = true, .acc = state.key});
@@ -243,15 +272,32 @@ void backward_program(const Options& options, const Features& features,
         };
         const auto range = [&](Tile h, Tile begin, Tile end, State state, bool analytic) {
             return for_loop(begin, end, state,
-                            [&](Tile i, State s) { return step(h, i, s, analytic, {}); });
+                            [&](Tile i, State s) { return step(all_keys, h, i, s, analytic, {}); });
+        };
+        const auto none = [&](bool wanted, std::int64_t rows, std::int64_t width) {
+            return wanted ? zeros({rows, width}, sums) : constant(0, sums);
+        };
+        const auto no_gradients = [&](std::int64_t rows) {
+            return State{none(options.key_gradient, rows, head_dim),
+                         none(options.value_gradient, rows, value_dim)};
+        };
+        /// The state after the blocks [begin, end) of queries that attend to none of the second
+        /// half of the keys.
+        const auto scan_half = [&](Tile begin, Tile end) {
+            const std::int64_t half = block_k / 2;
+            const Keys keys = load_keys(first, half);
+            State state = for_loop(0, options.group, no_gradients(half), [&](Tile h, State outer) {
+                return for_loop(begin, end, outer,
+                                [&](Tile i, State s) { return step(keys, h, i, s, true, {}); });
+            });
+            const State rest = no_gradients(half);
+            if (options.key_gradient) state.key = concatenate({state.key, rest.key}, 0);
+            if (options.value_gradient) state.value = concatenate({state.value, rest.value}, 0);
+            return state;
         };
         const auto scan = [&] {
-            const auto none = [&](bool wanted, std::int64_t width) {
-                return wanted ? zeros({block_k, width}, sums) : constant(0, sums);
-            };
-            State state{none(options.key_gradient, head_dim),
-                        none(options.value_gradient, value_dim)};
             if (features.plan) {
+                State state = no_gradients(block_k);
                 // In a full tile, the block of keys may extend past the array, which matters to
                 // mods.
                 const bool analytic = segments || options.right() >= 0 ||
@@ -259,12 +305,12 @@ void backward_program(const Options& options, const Features& features,
                                       features.lengths;
                 const Ref partial = pairs.extra(Extra::partial), runs = pairs.extra(Extra::full),
                           bits = pairs.extra(Extra::bits);
-                state = for_loop(0, options.group, state, [&](Tile h, State outer) {
+                return for_loop(0, options.group, state, [&](Tile h, State outer) {
                     const PlanRow row =
                         pairs.plan_row(b, pairs.head(program_id(1) * options.group + h), j);
                     outer =
                         for_loop(row.partial_begin, row.partial_end, outer, [&](Tile e, State s) {
-                            return step(h, partial.at(e, 0).load().to(i64), s, analytic,
+                            return step(all_keys, h, partial.at(e, 0).load().to(i64), s, analytic,
                                         bits.at(partial.at(e, 1).load()).load());
                         });
                     return for_loop(row.full_begin, row.full_end, outer, [&](Tile e, State s) {
@@ -272,19 +318,25 @@ void backward_program(const Options& options, const Features& features,
                         return range(h, begin, begin + runs.at(e, 1).load().to(i64), s, analytic);
                     });
                 });
-            } else {
-                const BlockRange blocks =
-                    query_blocks(options, first, query_length, kv_length, features.lengths);
-                state = for_loop(0, options.group, state, [&](Tile h, State s) {
-                    if (segments) return range(h, blocks.begin, blocks.end, s, true);
-                    s = range(h, blocks.begin, blocks.full_begin, s, true);
-                    s = range(h, blocks.full_begin, blocks.full_end, s, false);
-                    // Without a window no blocks are left: see query_blocks.
-                    return options.window_left < 0 ? s
-                                                   : range(h, blocks.full_end, blocks.end, s, true);
-                });
             }
-            return state;
+            const BlockRange blocks =
+                query_blocks(options, first, query_length, kv_length, features.lengths);
+            Tile begin = blocks.begin;
+            State state;
+            if (halves && !isolated && !shifted) {
+                const Tile end = maximum(first + (block_k / 2 - options.right()), 0) / block_q;
+                begin = minimum(maximum(end, blocks.begin), blocks.full_begin);
+                state = scan_half(blocks.begin, begin);
+            } else {
+                state = no_gradients(block_k);
+            }
+            return for_loop(0, options.group, state, [&](Tile h, State s) {
+                if (segments) return range(h, blocks.begin, blocks.end, s, true);
+                s = range(h, begin, blocks.full_begin, s, true);
+                s = range(h, blocks.full_begin, blocks.full_end, s, false);
+                // Without a window no blocks are left: see query_blocks.
+                return options.window_left < 0 ? s : range(h, blocks.full_end, blocks.end, s, true);
+            });
         };
         const auto scan_differently = [&] {
             isolated = may_isolate;
@@ -330,8 +382,9 @@ void backward_program(const Options& options, const Features& features,
         if (looks) {
             differs = for_loop(program_id(2), cdiv(key.extent(0), block_k), num_programs(2),
                                differs, [&](Tile j, Tile found) {
-                                   const Tile k = zero_or_nan(load_keys(key, j * block_k), sums),
-                                              v = zero_or_nan(load_keys(value, j * block_k), sums);
+                                   const Tile at = j * block_k;
+                                   const Tile k = zero_or_nan(load_rows(key, at, block_k), sums),
+                                              v = zero_or_nan(load_rows(value, at, block_k), sums);
                                    return found | ((sum(k + v) == 0) == constant(false, boolean));
                                });
         }
