@@ -10,6 +10,7 @@
 #include <set>
 
 #include "cuda/codegen/dot_plan.h"
+#include "cuda/codegen/mma_fragments.h"
 #include "ir/builder.h"
 
 namespace tilewright::cuda {
@@ -158,6 +159,9 @@ TEST(Layout, FragmentsAreThoseOfThePtxIsa) {
     builder.dot(a, b);
     const DotPlan plan = plan_dot(function, function.body.body.back(), 4, true);
     ASSERT_EQ(plan.unit, DotPlan::Unit::mma16);
+    EXPECT_TRUE(holds_sums(plan.accumulator, mma_unit(DType::bf16)));
+    EXPECT_FALSE(holds_sums(blocked(ir::Shape{64, 64}, 4, 2), mma_unit(DType::bf16)));
+    const Layout right_operand = right_fragments(plan.accumulator, DType::bf16, plan.k);
     for (int warp = 0; warp < 4; ++warp) {
         for (int lane = 0; lane < 32; ++lane) {
             const int g = lane / 4, t = lane % 4;
@@ -170,7 +174,7 @@ TEST(Layout, FragmentsAreThoseOfThePtxIsa) {
                 const Coordinates at = place(plan.accumulator, i, lane, warp);
                 EXPECT_EQ(at[0], 16 * warp + g + i / 2 * 8);
                 EXPECT_EQ(at[1], 2 * t + i % 2);
-                const Coordinates right = place(plan.b, i, lane, warp);
+                const Coordinates right = place(right_operand, i, lane, warp);
                 EXPECT_EQ(right[0], 2 * t + i % 2 + i / 2 * 8);
                 EXPECT_EQ(right[1], g);
             }

@@ -42,7 +42,7 @@ std::string statements(const std::string& body) {
     EXPECT_EQ(broken_rule(program), std::nullopt);
     insert_barriers(program);
     EXPECT_EQ(broken_rule(program), std::nullopt);
-    std::string text = print_statements(program);
+    std::string text = print_threads(program).statements;
     const auto drop = [&](const char* start) {
         while (text.starts_with(start)) text.erase(0, text.find('\n') + 1);
     };

@@ -38,7 +38,7 @@ std::string statements(const std::string& body) {
     EXPECT_EQ(broken_rule(program), std::nullopt);
     insert_barriers(program);
     EXPECT_EQ(broken_rule(program), std::nullopt);
-    std::string text = print_statements(program);
+    std::string text = print_threads(program).statements;
     while (text.starts_with("    constexpr")) text.erase(0, text.find('\n') + 1);
     return text;
 }
@@ -140,19 +140,10 @@ TEST(ScheduleText, CopiesAreWaitedForBeforeTheyAreRead) {
               "    copy\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    r\n");
 }
 
-TEST(ScheduleText, StepsOfProductsCallFunctionsOfTheText) {
-    const Program program = program_with(
-        "mma rows 1 columns 2 dtype @f16 text \"d, a, b\"\n"
-        "mma rows 1 columns 2 dtype @f16 moved text \"d, a, b\"\n");
-    const std::string text = print_statements(program);
-    EXPECT_THAT(text, HasSubstr("ptx::multiply(F16{}, ptx::Blocks<1, 2>{}, ptx::Moved<false>{}, "
-                                "d, a, b);\n"));
-    EXPECT_THAT(text, HasSubstr("ptx::Moved<true>{}, d, a, b);\n"));
-    const std::string functions = print_functions(program);
-    EXPECT_THAT(functions, HasSubstr("multiply(F16, Blocks<1, 2>, Moved<false>,"));
-    EXPECT_THAT(functions, HasSubstr("multiply(F16, Blocks<1, 2>, Moved<true>,"));
-    EXPECT_EQ(print_includes(program), "");
-    EXPECT_THAT(print_includes(program_with("operation of @argsort\n")), HasSubstr("sort.cuh"));
+TEST(ScheduleText, WhatSortsIncludesTheirDeviceCode) {
+    EXPECT_EQ(print_threads(program_with("")).includes, "");
+    EXPECT_THAT(print_threads(program_with("operation of @argsort\n")).includes,
+                HasSubstr("sort.cuh"));
 }
 
 constexpr const char* kTile =
@@ -284,7 +275,7 @@ TEST(ScheduleText, ReductionsGoFromRegistersToLanesToWarps) {
     place_shared(program);
     insert_barriers(program);
     ASSERT_EQ(broken_rule(program), std::nullopt);
-    const std::string text = print_statements(program);
+    const std::string text = print_threads(program).statements;
     EXPECT_THAT(text, HasSubstr("    const f32 pt0_0_0 = a + b;\n"
                                 "    f32 p_0 = pt0_0_0;\n"
                                 "    const f32 pt1_0_0 = c + d;\n"
@@ -322,7 +313,7 @@ TEST(ScheduleText, ScansGoFromRegistersToLanesToWarps) {
     Program program = program_with_reductions();
     place_shared(program);
     insert_barriers(program);
-    const std::string text = print_statements(program);
+    const std::string text = print_threads(program).statements;
     EXPECT_THAT(text, HasSubstr("    const int z_lane = 31 - (lane & 31);\n"
                                 "    const int z_warp = 1 - (warp & 1);\n"
                                 "    f32 z_0_carry = 0.0f;\n"
@@ -375,7 +366,7 @@ TEST(ScheduleText, ProgramsOfEveryPathAreReadBack) {
             EXPECT_EQ(print(parse(text)), text);
             if (level < Level::synchronised) continue;
             EXPECT_THAT(generate(function, target_of("sm_80")).source,
-                        HasSubstr(print_statements(parse(text))));
+                        HasSubstr(print_threads(parse(text)).statements));
         }
     }
 }

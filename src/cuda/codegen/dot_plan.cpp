@@ -5,6 +5,8 @@
 #include <set>
 #include <vector>
 
+#include "cuda/codegen/mma_fragments.h"
+
 namespace tilewright::cuda {
 namespace {
 
@@ -108,61 +110,16 @@ void plan_tensor_cores(DotPlan& plan, const Sizes& size, bool chained) {
     const int n_from = cover(size.n).bits - grid.n, m_from = m_unit;
 
     Layout& c = plan.accumulator;
-    {
-        const Bits m(c, row), n(c, column);
-        c.lane = {n.at(1), n.at(2), m.at(0), m.at(1), m.at(2)};
-        c.reg = {n.at(0)};
-        if (!f64) c.reg.push_back(m.at(3));
-        n.append(c.reg, 3, n_from, grid.n);
-        m.append(c.reg, m_unit, m_from, grid.m);
-        if (rank3) Bits(c, 0).append(c.reg, 0, 0, grid.batch);
-        keep_nonzero(c.reg);
-        set_warps(c, grid, batch, row, m_from, column, n_from);
-    }
-    Layout& a = plan.a;
-    {
-        const Bits m(a, row), k(a, column);
-        int k_unit = 2;
-        if (plan.unit == DotPlan::Unit::mma16) {
-            a.lane = {k.at(1), k.at(2), m.at(0), m.at(1), m.at(2)};
-            a.reg = {k.at(0), m.at(3), k.at(3)};
-            k_unit = 4;
-        } else if (plan.unit == DotPlan::Unit::mma8) {
-            a.lane = {k.at(2), k.at(3), m.at(0), m.at(1), m.at(2)};
-            a.reg = {k.at(0), k.at(1), m.at(3), k.at(4)};
-            k_unit = 5;
-        } else {
-            a.lane = {k.at(0), k.at(1), m.at(0), m.at(1), m.at(2)};
-            if (!f64) a.reg = {m.at(3), k.at(2)}, k_unit = 3;
-        }
-        m.append(a.reg, m_unit, m_from, grid.m);
-        k.append(a.reg, k_unit, 0, 0);
-        if (rank3) Bits(a, 0).append(a.reg, 0, 0, grid.batch);
-        keep_nonzero(a.reg);
-        set_warps(a, grid, batch, row, m_from, -1, 0);
-    }
-    Layout& b = plan.b;
-    {
-        const Bits k(b, row), n(b, column);
-        int k_unit = 2;
-        if (plan.unit == DotPlan::Unit::mma16) {
-            b.lane = {k.at(1), k.at(2), n.at(0), n.at(1), n.at(2)};
-            b.reg = {k.at(0), k.at(3)};
-            k_unit = 4;
-        } else if (plan.unit == DotPlan::Unit::mma8) {
-            b.lane = {k.at(2), k.at(3), n.at(0), n.at(1), n.at(2)};
-            b.reg = {k.at(0), k.at(1), k.at(4)};
-            k_unit = 5;
-        } else {
-            b.lane = {k.at(0), k.at(1), n.at(0), n.at(1), n.at(2)};
-            if (!f64) b.reg = {k.at(2)}, k_unit = 3;
-        }
-        n.append(b.reg, n_unit, n_from, grid.n);
-        k.append(b.reg, k_unit, 0, 0);
-        if (rank3) Bits(b, 0).append(b.reg, 0, 0, grid.batch);
-        keep_nonzero(b.reg);
-        set_warps(b, grid, batch, -1, 0, column, n_from);
-    }
+    const Bits m(c, row), n(c, column);
+    c.lane = {n.at(1), n.at(2), m.at(0), m.at(1), m.at(2)};
+    c.reg = {n.at(0)};
+    if (!f64) c.reg.push_back(m.at(3));
+    n.append(c.reg, 3, n_from, grid.n);
+    m.append(c.reg, m_unit, m_from, grid.m);
+    if (rank3) Bits(c, 0).append(c.reg, 0, 0, grid.batch);
+    keep_nonzero(c.reg);
+    set_warps(c, grid, batch, row, m_from, column, n_from);
+    plan.a = left_fragments(c, plan.operand, size.k);
 }
 
 /// Each thread computes a few rows times a few neighbouring columns.
@@ -221,22 +178,10 @@ DotPlan plan_dot(const ir::Function& function, const ir::Instruction& dot, int w
     // Every f8 value is also an f16 value.
     plan.operand = plan.unit == DotPlan::Unit::mma16 && size_of(dtype) == 1 ? DType::f16 : dtype;
     const ir::Shape& shape = function.type(dot.result()).shape;
-    const auto tile = [&](std::int64_t rows, std::int64_t columns) {
-        ir::Shape result = shape;
-        result[shape.rank() - 2] = rows;
-        result[shape.rank() - 1] = columns;
-        return Layout(result, warps);
-    };
-    plan.accumulator = tile(size.m, size.n);
-    plan.a = tile(size.m, size.k);
-    plan.b = tile(size.k, size.n);
+    plan.accumulator = Layout(shape, warps);
     if (plan.unit == DotPlan::Unit::fma) {
         plan_fma(plan);
     } else {
-        plan.step = plan.unit == DotPlan::Unit::mma8    ? 32
-                    : plan.unit == DotPlan::Unit::mma16 ? 16
-                    : plan.unit == DotPlan::Unit::tf32  ? 8
-                                                        : 4;
         plan_tensor_cores(plan, size, chained);
     }
     return plan;

@@ -19,10 +19,8 @@ struct DotPlan {
     Unit unit = Unit::fma;
     DType operand = DType::f32;  ///< element type of the operands in shared memory
     std::int64_t batch = 1, m = 1, n = 1, k = 1;
-    int step = 1;        ///< of k per instruction
     Layout accumulator;  ///< of the result, [.., m, n]
     Layout a;            ///< of the logical operand [.., m, k], as instructions read it
-    Layout b;            ///< of [.., k, n]
 };
 
 /// `chained`: the result feeds another dot as its left operand, or the reverse; then every warp has

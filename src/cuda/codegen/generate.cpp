@@ -282,6 +282,7 @@ Generated generate(const ir::Function& kernel, const Target& target) {
     Generated& generated = lowered.generated;
     generated.shared_bytes = static_cast<int>(lowered.program.shared_bytes);
     generated.largest = largest_buffer(lowered.program);
+    const schedule::ThreadText text = schedule::print_threads(lowered.program);
     generated.source = fmt::format(
         R"(// Generated from @{} for {}: {} warps, {} bytes of shared memory.
 #include "cuda/device/ptx/matrix_move.cuh"
@@ -295,10 +296,9 @@ extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 {}}}
 )",
-        kernel.name, target.arch, lowered.program.warps(), generated.shared_bytes,
-        schedule::print_includes(lowered.program), schedule::print_functions(lowered.program),
-        generated.threads, lowered.launch_bounds, generated.name, lowered.parameters,
-        schedule::print_statements(lowered.program));
+        kernel.name, target.arch, lowered.program.warps(), generated.shared_bytes, text.includes,
+        text.functions, generated.threads, lowered.launch_bounds, generated.name,
+        lowered.parameters, text.statements);
     return std::move(generated);
 }
 

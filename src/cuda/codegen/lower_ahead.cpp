@@ -66,7 +66,7 @@ void copy_to_shared(Lowering& cx, const Instruction& load, const SharedTile& til
 
 void lower_staged(Lowering& cx, const Instruction& load) {
     const Value result = load.result();
-    const SharedTile tile = shared_tile(cx, cx.type(result).shape, cx.type(result).dtype, true);
+    SharedTile tile = shared_tile(cx, cx.type(result).shape, cx.type(result).dtype, true);
     cx.access_shared("writes", {tile.buffer});
     std::vector<schedule::Value> indices;
     for (Value operand : ir::access(load).indices) indices.push_back(scalar_of(cx, operand));
@@ -74,6 +74,7 @@ void lower_staged(Lowering& cx, const Instruction& load) {
     copy_to_shared(cx, load, tile, std::move(indices));
     cx.append(schedule::Op::commit_copies);
     cx.access_shared("copies", {tile.buffer});
+    hold_copied(cx, tile);
     cx.scopes.back().shared[result] = tile;
 }
 

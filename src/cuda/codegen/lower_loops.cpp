@@ -170,15 +170,12 @@ void lower_for(Lowering& cx, const Instruction& made) {
         cx.close();
         cx.append(schedule::Op::commit_copies);
         cx.line("{};", advance(tag + "_next"));
+        const Held slot = cx.named(cx.scalar_layout(), DType::i32, {tag + "_slot"});
         for (std::size_t i = 0; i < streamed.size(); ++i) {
             SharedTile tile = tiles[i];
-            const std::string base = cx.fresh("k");
-            cx.line("const u32 {} = {} + {}_slot * {}u;", base, tile.offset, tag,
-                    tile.rows() * tile.row_bytes);
-            tile.offset = base;
+            hold_copied(cx, tile, slot.value);
             cx.streamed.insert(streamed[i]);
             cx.scopes.back().shared[streamed[i]->result()] = tile;
-            cx.touch(tile.buffer);
         }
     }
     lower_block(cx, body);

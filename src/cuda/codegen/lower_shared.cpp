@@ -36,6 +36,14 @@ SharedTile tile_form(const ir::Shape& shape, DType dtype, bool swizzle) {
     return tile;
 }
 
+void add_rows(schedule::Instruction& made, const SharedTile& tile) {
+    made.with("row_bytes", tile.row_bytes).with("group", tile.group);
+}
+
+schedule::Value in_memory(Lowering& cx, const SharedTile& tile) {
+    return cx.program.add({false, {tile.dtype, tile.shape}, {}}, cx.fresh("k"));
+}
+
 }  // namespace
 
 int vector_in_rows(const Layout& layout, std::int64_t pitch, int bytes) {
@@ -81,8 +89,15 @@ SharedTile shared_tile(Lowering& cx, const ir::Shape& shape, DType dtype, bool s
                        int copies) {
     SharedTile tile = tile_form(shape, dtype, swizzle);
     tile.buffer = cx.buffer(tile.rows() * tile.row_bytes * copies);
-    tile.offset = buffer_name(tile.buffer);
     return tile;
+}
+
+void hold_copied(Lowering& cx, SharedTile& tile, schedule::Value slot) {
+    schedule::Instruction& made = cx.append(schedule::Op::shared_tile);
+    if (slot) made.operands = {slot};
+    add_rows(made.with_symbol("uses", buffer_name(tile.buffer)), tile);
+    tile.value = in_memory(cx, tile);
+    made.results = {tile.value};
 }
 
 SharedTile shared_copy(Lowering& cx, Value value, DType dtype, bool swizzle) {
@@ -90,42 +105,13 @@ SharedTile shared_copy(Lowering& cx, Value value, DType dtype, bool swizzle) {
     const Value source = size_of(dtype) == 2 ? before_rounding(cx, value) : value;
     const Held* known = cx.find(source);
     const Layout layout = known != nullptr ? known->layout : cx.home(source);
-    const Names names = elements_of(cx, source, layout);
-    const SharedTile tile = shared_tile(cx, layout.shape, dtype, swizzle);
-    const int last = layout.shape.rank() - 1, bytes = size_of(dtype);
-    const int vector = std::min(vector_length(layout, last), 16 / bytes);
-    cx.access_shared("writes", {tile.buffer});
-    cx.comment("operand into shared memory, rows of {} bytes", tile.row_bytes);
-    const std::string own = owner(layout);
-    for (int r = 0; r < layout.registers(); r += vector) {
-        const Coordinates at = layout.register_coordinates(r);
-        std::int64_t constant = 0, stride = 1;
-        std::string row;
-        for (int axis = last - 1; axis >= 0; --axis) {
-            constant += at[axis] * stride;
-            const std::string part = cx.thread_coordinate(layout, axis);
-            if (part != "0") {
-                row += fmt::format("{}{} * {}", row.empty() ? "" : " + ", part, stride);
-            }
-            stride *= cover(layout.shape[axis]).size();
-        }
-        row = plus(row.empty() ? "0" : "(" + row + ")", constant);
-        const std::string column = cx.coordinate(layout, last, at[last]);
-        Names elements(names.begin() + r, names.begin() + r + vector);
-        // Phantoms along a contracted axis must not contribute NaNs.
-        for (int i = 0; i < vector; ++i) {
-            const std::string inside = cx.positions.inside(layout, r + i);
-            if (inside.empty()) continue;
-            elements[i] = fmt::format(
-                "{} ? {} : {}", inside, elements[i],
-                literal(is_float(dtype) ? (dtype == DType::f64 ? dtype : DType::f32) : dtype, 0));
-        }
-        cx.line(
-            "{}store_vector(reinterpret_cast<{}*>(memory + {} + swizzled<{}, {}>({}, ({}) * {})), "
-            "{});",
-            own.empty() ? "" : fmt::format("if ({}) ", own), storage_type(dtype), tile.offset,
-            tile.row_bytes, tile.group, row, column, bytes, fmt::join(elements, ", "));
-    }
+    const schedule::Value elements = value_in(cx, source, layout);
+    SharedTile tile = shared_tile(cx, layout.shape, dtype, swizzle);
+    schedule::Instruction& made = cx.append(schedule::Op::write_operand);
+    made.operands = {elements};
+    add_rows(made.with_symbol("writes", buffer_name(tile.buffer)), tile);
+    tile.value = in_memory(cx, tile);
+    made.results = {tile.value};
     return tile;
 }
 

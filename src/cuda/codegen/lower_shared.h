@@ -18,9 +18,11 @@ Held through_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlac
                     const Layout& to, const TilePlace& read, std::int64_t elements, DType dtype);
 /// Contiguous registers along the last axis that are accessed at once.
 int vector_in_rows(const Layout& layout, std::int64_t pitch, int bytes);
-/// A tile for operands of dots, with space for `copies` of it.
+/// Space for a tile that products read, or for `copies` of it.
 SharedTile shared_tile(Lowering& cx, const ir::Shape& shape, DType dtype, bool swizzle,
                        int copies = 1);
+/// What copies to such a tile have written, in one of its slots.
+void hold_copied(Lowering& cx, SharedTile& tile, schedule::Value slot = {});
 SharedTile shared_copy(Lowering& cx, ir::Value value, DType dtype, bool swizzle);
 void lower_reshape(Lowering& cx, const ir::Instruction& made);
 void lower_slice(Lowering& cx, const ir::Instruction& made);

@@ -33,7 +33,7 @@ struct Held {
 
 /// A tile in shared memory, in rows along the last axis, swizzled in groups of `group` bytes.
 struct SharedTile {
-    std::string offset;  ///< text of the byte offset in shared memory
+    schedule::Value value;  ///< what products read
     int buffer = -1;
     ir::Shape shape;
     DType dtype = DType::f32;
@@ -43,11 +43,18 @@ struct SharedTile {
     std::int64_t rows() const;
 };
 
+/// A left operand of products that is in registers, packed.
+struct Fragments {
+    ir::Value value;
+    bool transposed;
+    Held held;
+};
+
 /// Values known in a block and in those inside of it.
 struct Scope {
     std::map<ir::Value, std::vector<Held>> held;
     std::map<ir::Value, SharedTile> shared;
-    std::map<std::string, Names> fragments;  ///< operand words by key
+    std::vector<Fragments> fragments;
 };
 
 /// A load that the loop being lowered issues an iteration ahead.

@@ -11,11 +11,11 @@ namespace tilewright::cuda::schedule {
 /// The text of a synchronised program and how to launch it. Each operation is one case.
 Generated print_cuda(const Program& program);
 
-/// What a program of text includes, and the device functions that it calls.
-std::string print_includes(const Program& program);
-std::string print_functions(const Program& program);
-
-/// The places of a program of text, as constants, and its statements.
-std::string print_statements(const Program& program);
+/// A program of text as CUDA C++.
+struct ThreadText {
+    std::string includes, functions;  ///< device functions that it calls
+    std::string statements;           ///< with the places of buffers, as constants
+};
+ThreadText print_threads(const Program& program);
 
 }  // namespace tilewright::cuda::schedule

@@ -7,20 +7,6 @@
 #include "support/check.h"
 
 namespace tilewright::cuda::schedule {
-namespace {
-
-/// The step that an `mma` runs.
-MmaStep mma_step(const Instruction& made) {
-    MmaStep step;
-    step.rows = static_cast<int>(made.number("rows"));
-    step.columns = static_cast<int>(made.number("columns"));
-    step.dtype = made.symbol("dtype") == "f16" ? DType::f16 : DType::bf16;
-    step.transposed = made.has("moved");
-    return step;
-}
-
-}  // namespace
-
 void ThreadPrinter::instruction(const Instruction& made) {
     if (!made.results.empty()) names_.define(made);
     switch (made.op) {
@@ -72,8 +58,16 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return join_lanes(made);
         case Op::clear:
             return clear(made);
+        case Op::write_operand:
+            return write_operand(made);
+        case Op::shared_tile:
+            return shared_tile(made);
+        case Op::read_fragments:
+            return read_fragments(made);
         case Op::mma:
             return mma(made);
+        case Op::multiply_add:
+            return multiply_add(made);
         case Op::scope:
         case Op::loop:
         case Op::branch:
@@ -108,17 +102,12 @@ void ThreadPrinter::blocks(const Instruction& made) {
         const std::string head = i == 0 ? made.symbol("text") : "else";
         line("{}{}{{", head, head.empty() ? "" : " ");
         ++depth_;
+        addresses_.emplace_back();
         block(made.blocks[i]);
+        addresses_.pop_back();
         --depth_;
         line("}}");
     }
-}
-
-void ThreadPrinter::mma(const Instruction& made) {
-    const MmaStep step = mma_step(made);
-    line("ptx::multiply({}{{}}, ptx::Blocks<{}, {}>{{}}, ptx::Moved<{}>{{}}, {});",
-         step.dtype == DType::f16 ? "F16" : "Bf16", step.rows, step.columns, step.transposed,
-         made.symbol("text"));
 }
 
 void ThreadPrinter::scalars() {
@@ -149,25 +138,18 @@ std::string ThreadPrinter::run() {
     return text_ + body;
 }
 
-std::string print_functions(const Program& program) {
-    std::set<MmaStep> steps;
-    each_instruction(program.body, [&](const Instruction& made) {
-        if (made.is(Op::mma)) steps.insert(mma_step(made));
-    });
-    return mma_step_functions(steps);
-}
-
-std::string print_includes(const Program& program) {
+ThreadText print_threads(const Program& program) {
+    ThreadText text;
+    ThreadPrinter printer(program);
+    text.statements = printer.run();
+    text.functions = mma_step_functions(printer.steps());
     bool sorts = false;
     each_instruction(program.body, [&](const Instruction& made) {
         sorts |= made.is(Op::operation) &&
                  (made.symbol("of") == "sort" || made.symbol("of") == "argsort");
     });
-    return sorts ? "#include \"cuda/device/tile/sort.cuh\"\n" : "";
-}
-
-std::string print_statements(const Program& program) {
-    return ThreadPrinter(program).run();
+    if (sorts) text.includes = "#include \"cuda/device/tile/sort.cuh\"\n";
+    return text;
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -67,7 +67,11 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "targets",
                                                         "last_writers",
                                                         "store_targets",
+                                                        "write_operand",
+                                                        "shared_tile",
+                                                        "read_fragments",
                                                         "mma",
+                                                        "multiply_add",
                                                         "scope",
                                                         "loop",
                                                         "branch",
@@ -275,9 +279,25 @@ bool is_text(const Program& program) {
 }
 
 bool is_access(const Instruction& made) {
-    return made.is(Op::access) || made.is(Op::write_tile) || made.is(Op::read_tile) ||
-           made.is(Op::targets) || made.is(Op::last_writers) || made.is(Op::write_parts) ||
-           made.is(Op::join_parts) || made.is(Op::write_totals) || made.is(Op::join_totals);
+    switch (made.op) {
+        case Op::access:
+        case Op::write_tile:
+        case Op::read_tile:
+        case Op::targets:
+        case Op::last_writers:
+        case Op::write_parts:
+        case Op::join_parts:
+        case Op::write_totals:
+        case Op::join_totals:
+        case Op::write_operand:
+        case Op::shared_tile:
+        case Op::read_fragments:
+        case Op::mma:
+        case Op::multiply_add:
+            return true;
+        default:
+            return false;
+    }
 }
 
 const std::string& nth_symbol(const Instruction& made, std::string_view attribute, int n) {

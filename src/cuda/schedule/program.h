@@ -72,39 +72,43 @@ enum class Op : std::uint8_t {
     group_sync,   ///< the warpgroup's threads meet
     all_sync,     ///< those of all consumer warpgroups
     // Programs of text: all threads of a block run the same statements.
-    raw,            ///< a line of CUDA
-    comment,        ///< in the text
-    position,       ///< a variable that a thread computes from its own number
-    registers,      ///< -> a tile whose registers have these texts, or are named after it
-    declare,        ///< [tile] -> variables with its elements, or undefined
-    assign,         ///< variables .., tiles ..: all at once
-    relabel,        ///< tile -> the same in another layout; elements stay in their threads
-    shuffle,        ///< tile -> the same in another layout; elements stay in their warp
-    write_tile,     ///< tiles -> `writes`, row-major, one beside the other
-    read_tile,      ///< -> a tile in `reads`
-    narrow,         ///< tile in f32 -> its elements rounded to the result's dtype
-    write_parts,    ///< value[, index]: what each warp has reduced, to `writes`
-    join_parts,     ///< value[, index] -> the same registers, reduced over the warps
-    write_totals,   ///< scan: the last elements of what each thread has scanned, to `writes`
-    join_totals,    ///< scan -> the elements after those of other warps
-    copy_tile,      ///< indices ..[, slot]: a tile `to` a buffer by cp.async
-    copy,           ///< variables -> their elements, which stay the same
-    keep_words,     ///< tile: its words stay in registers, rather than what they are unpacked to
-    targets,        ///< indices ..[, mask] -> addresses of elements, which it `writes`; 0: none
-    last_writers,   ///< addresses -> which are not those of a later element in `reads`
-    store_targets,  ///< addresses, which of them, tile
-    mma,            ///< a step of a warp's product by mma.sync; see MmaStep
-    scope,          ///< text and a block in braces
-    loop,           ///< the same, repeated
-    branch,         ///< the same, or the second block
-    operation,      ///< begins the text of an operation: what that uses is alive at once
-    access,         ///< what the text that follows reads and writes
-    barrier,        ///< all threads of the block meet
-    settle_copies,  ///< waits for copies where some are under way
-    commit_copies,  ///< closes a group of copies
-    wait_copies,    ///< at most `pending` groups of copies are under way
-    issue_begin,    ///< ping-pong: waits for the issue_end of the other one of two warpgroups
-    issue_end,      ///< `first`: the second warpgroup alone, before the first program
+    raw,             ///< a line of CUDA
+    comment,         ///< in the text
+    position,        ///< a variable that a thread computes from its own number
+    registers,       ///< -> a tile whose registers have these texts, or are named after it
+    declare,         ///< [tile] -> variables with its elements, or undefined
+    assign,          ///< variables .., tiles ..: all at once
+    relabel,         ///< tile -> the same in another layout; elements stay in their threads
+    shuffle,         ///< tile -> the same in another layout; elements stay in their warp
+    write_tile,      ///< tiles -> `writes`, row-major, one beside the other
+    read_tile,       ///< -> a tile in `reads`
+    narrow,          ///< tile in f32 -> its elements rounded to the result's dtype
+    write_parts,     ///< value[, index]: what each warp has reduced, to `writes`
+    join_parts,      ///< value[, index] -> the same registers, reduced over the warps
+    write_totals,    ///< scan: the last elements of what each thread has scanned, to `writes`
+    join_totals,     ///< scan -> the elements after those of other warps
+    copy_tile,       ///< indices ..[, slot]: a tile `to` a buffer by cp.async
+    copy,            ///< variables -> their elements, which stay the same
+    keep_words,      ///< tile: its words stay in registers, rather than what they are unpacked to
+    targets,         ///< indices ..[, mask] -> addresses of elements, which it `writes`; 0: none
+    last_writers,    ///< addresses -> which are not those of a later element in `reads`
+    store_targets,   ///< addresses, which of them, tile
+    write_operand,   ///< tile -> a tile in `writes`, as products read it
+    shared_tile,     ///< [slot] -> a tile that has been copied to a buffer
+    read_fragments,  ///< tile in shared memory -> a left operand in registers, packed
+    mma,             ///< variables, a, b: adds a product by mma.sync
+    multiply_add,    ///< the same by multiply-adds
+    scope,           ///< text and a block in braces
+    loop,            ///< the same, repeated
+    branch,          ///< the same, or the second block
+    operation,       ///< begins the text of an operation: what that uses is alive at once
+    access,          ///< what the text that follows reads and writes
+    barrier,         ///< all threads of the block meet
+    settle_copies,   ///< waits for copies where some are under way
+    commit_copies,   ///< closes a group of copies
+    wait_copies,     ///< at most `pending` groups of copies are under way
+    issue_begin,     ///< ping-pong: waits for the issue_end of the other one of two warpgroups
+    issue_end,       ///< `first`: the second warpgroup alone, before the first program
     // Control.
     role,      ///< the block is run by one role's warps
     programs,  ///< init .. -> last; runs once for each program of this thread block
@@ -381,6 +385,10 @@ inline bool gives_index(ir::Reduction kind) {
 /// The dtype in which elements are combined: narrow floats are f32 in registers.
 inline DType combined_dtype(DType dtype) {
     return is_float(dtype) && size_of(dtype) <= 2 ? DType::f32 : dtype;
+}
+/// Is the result a tile in shared memory, an operand of products?
+inline bool is_in_memory(const Instruction& made) {
+    return made.is(Op::write_operand) || made.is(Op::shared_tile);
 }
 /// Does an instruction have attributes that say what memory it accesses?
 bool is_access(const Instruction& made);

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "cuda/codegen/element_text.h"
+#include "cuda/codegen/mma_fragments.h"
 #include "cuda/schedule/array_access.h"
 #include "ir/access.h"
 #include "support/check.h"
@@ -209,6 +210,8 @@ void RegisterNames::define(const Instruction& made) {
         }
     } else if (made.is(Op::registers) && made.has("text")) {
         names = listed(made);
+    } else if (made.is(Op::read_fragments)) {
+        names = numbered(program_.value_name(result), fragment_words(layout(result)));
     } else {
         names = numbered_registers(result);
         distinct_[result.id] = true;

@@ -1,17 +1,19 @@
 // Prints a program of text as CUDA C++: print_text.cpp has statements and control flow,
 // print_registers.cpp values in registers and their ways through shared memory, print_lanes.cpp
 // reductions, print_scan.cpp scans, print_arrays.cpp accesses to arrays, print_copies.cpp copies of
-// arrays to shared memory.
+// arrays to shared memory, print_dots.cpp products.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cuda/codegen/mma_steps.h"
 #include "cuda/codegen/positions.h"
 #include "cuda/schedule/array_access.h"
 #include "cuda/schedule/program.h"
@@ -36,6 +38,8 @@ class ThreadPrinter {
         : p_(program), names_(program, positions_, program.warps()) {}
 
     std::string run();
+    /// The device functions of products that the statements call.
+    const std::set<MmaStep>& steps() const { return steps_; }
 
   private:
     /// Variables of the parameters that are scalars.
@@ -55,7 +59,6 @@ class ThreadPrinter {
     void instruction(const Instruction& made);
     void tile(const Instruction& made);
     void blocks(const Instruction& made);
-    void mma(const Instruction& made);
 
     // ---- Values in registers.
 
@@ -124,6 +127,46 @@ class ThreadPrinter {
     /// The number of a register's element in row-major order.
     std::string row_major(const Layout& layout, int reg);
 
+    // ---- Products.
+
+    struct Operand;
+    struct Product;
+    Operand operand(Value value, bool k_first) const;
+    Product product(const Instruction& made) const;
+    void shared_tile(const Instruction& made);
+    void write_operand(const Instruction& made);
+    void read_fragments(const Instruction& made);
+    void mma(const Instruction& made);
+    void multiply_add(const Instruction& made);
+    void round_sums(Value sums);
+    /// The address of a fragment for ldmatrix.
+    std::string fragment_address(const Operand& of, const std::string& row, const std::string& byte,
+                                 std::int64_t row_part, std::int64_t byte_part);
+    std::string left_address(const Operand& left, const Layout& a, std::int64_t batch,
+                             std::int64_t row, std::int64_t k);
+    /// Text that adds the rows of a warp's element of the batch.
+    std::string batch_rows(const Operand& of, const Layout& fragments);
+    /// The four words of 16 rows and 32 bytes of a left operand.
+    void load_left(const Operand& left, const Layout& a, const Names& words, std::int64_t batch,
+                   std::int64_t row, std::int64_t k);
+    /// The words of an instruction's operand, loaded one by one.
+    Names words(const Product& of, const Operand& operand, bool is_left, std::int64_t batch,
+                std::int64_t outer, std::int64_t k);
+    std::string word(const Product& of, const Operand& operand, bool is_left, std::int64_t batch,
+                     std::int64_t outer, std::int64_t k);
+    /// The words of a tile in registers.
+    Names packed_words(const Product& of, Value tile, std::int64_t batch, std::int64_t row,
+                       std::int64_t k);
+    /// The words of the left operand for each row of instructions.
+    std::vector<Names> left_words(const Product& of, Value value, std::size_t batch,
+                                  std::int64_t k);
+    /// The registers that an instruction adds to.
+    static Names sums(const Product& of, std::int64_t batch, std::int64_t row, std::int64_t column);
+    void multiply(const Product& of, const Names& sums, const Names& a, const Names& b,
+                  std::size_t first_b);
+    void multiply_halves(const Product& of, std::int64_t batch, std::int64_t k,
+                         const std::vector<Names>& a);
+
     const Program& p_;
     Positions positions_;
     RegisterNames names_;
@@ -132,6 +175,12 @@ class ThreadPrinter {
     int depth_ = 1;
     int copies_ = 0;  ///< of variables that are assigned to before they are read
     int pointers_ = 0;
+    std::map<Value, const Instruction*> in_memory_;  ///< tiles in shared memory
+    /// Variables of fragments' addresses in the blocks that are being printed, by the thread's part
+    /// and the tile's offset.
+    std::vector<std::map<std::pair<std::string, std::string>, std::string>> addresses_{1};
+    std::set<MmaStep> steps_;
+    int fragments_ = 0;
 };
 
 }  // namespace tilewright::cuda::schedule

@@ -550,7 +550,7 @@ struct Rule {
     Broken (*check)(const Program&);
     Programs of = Programs::wgmma;
 };
-constexpr std::array<Rule, 31> kRules{{
+constexpr std::array<Rule, 33> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -582,6 +582,8 @@ constexpr std::array<Rule, 31> kRules{{
     {"V29", Level::split, vectors_of_accesses, Programs::text},
     {"V30", Level::split, targets_of_stores, Programs::text},
     {"V31", Level::split, copied_tiles, Programs::text},
+    {"V32", Level::split, operands_in_memory, Programs::text},
+    {"V33", Level::split, products, Programs::text},
 }};
 
 }  // namespace

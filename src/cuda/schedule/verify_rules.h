@@ -33,7 +33,7 @@ Broken first(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
-/// V12, V19 and V22 to V31 of programs of text.
+/// V12, V19 and V22 to V33 of programs of text.
 Broken places_in_time(const Program& p);
 Broken ordered_accesses(const Program& p);
 Broken registers_of_values(const Program& p);
@@ -46,5 +46,7 @@ Broken array_accesses(const Program& p);
 Broken vectors_of_accesses(const Program& p);
 Broken targets_of_stores(const Program& p);
 Broken copied_tiles(const Program& p);
+Broken operands_in_memory(const Program& p);
+Broken products(const Program& p);
 
 }  // namespace tilewright::cuda::schedule

@@ -103,7 +103,7 @@ Broken ordered_accesses(const Program& p) {
 Broken registers_of_values(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         for (const Value result : made.results) {
-            if (p.is_tile(result) && !p.type(result).layout) {
+            if (p.is_tile(result) && !p.type(result).layout && !is_in_memory(made)) {
                 return broken("%{} has no layout", p.value_name(result));
             }
         }
