@@ -6,6 +6,7 @@
 
 #include "cuda/codegen/lower_ahead.h"
 #include "cuda/codegen/lower_values.h"
+#include "cuda/schedule/scan_lines.h"
 
 namespace tilewright::cuda {
 

@@ -51,15 +51,6 @@ inline std::string bits_name(const Parameter& scalar) {
     return "bits_" + scalar.name;
 }
 
-/// Registers of a scan that are neighbours along its axis, in its order: those of a repeat of the
-/// layout, of which a thread has the ones between two lanes.
-struct ScanLine {
-    bool begins = false;  ///< nothing stands before it but what other threads have
-    std::vector<int> registers;
-};
-inline constexpr std::int64_t kScanSlot = 8;  ///< bytes for a thread's total of a line
-std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan);
-
 /// The layout from which the elements of a view of a tile do not move.
 std::optional<Layout> layout_of_source(const Instruction& view, const ir::Shape& source,
                                        const Layout& layout);

@@ -1,4 +1,5 @@
-// The rules of docs/reference/schedule.md, a function each; verify_text.cpp has those of text.
+// The rules of docs/reference/schedule.md, a function each; verify_order.cpp has those of what
+// warps do at the same time, the other verify_*.cpp those of programs of text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,18 +14,6 @@
 
 namespace tilewright::cuda::schedule {
 namespace {
-
-/// The first error that `look` finds about a list of instructions.
-template <typename Look>
-Broken first_block(const Block& block, Look&& look) {
-    if (Broken found = look(block)) return found;
-    for (const Instruction& made : block.body) {
-        for (const Block& inner : made.blocks) {
-            if (Broken found = first_block(inner, look)) return found;
-        }
-    }
-    return std::nullopt;
-}
 
 // V1: operands and results of an elementwise operation, or of a gather by wgmma's warpgroups, have
 // one layout; those of scalars are scalars.
@@ -285,80 +274,6 @@ Broken roles(const Program& p) {
     return std::nullopt;
 }
 
-// V10: between a product and its wait nothing accesses its registers or releases its slots.
-Broken waits(const Program& p) {
-    struct Group {
-        std::set<Value> registers;
-        std::set<std::string> channels;
-        std::string shared;
-    };
-    return first_block(p.body, [&](const Block& block) -> Broken {
-        std::vector<Group> groups;  // in flight; the last one may still be open
-        bool open = false;
-        const auto in_flight = [&](const auto& holds) {
-            return std::any_of(groups.begin(), groups.end(), holds);
-        };
-        for (const Instruction& made : block.body) {
-            if (made.is(Op::wgmma)) {
-                if (!open) groups.emplace_back();
-                open = true;
-                const Product parts(made);
-                groups.back().registers.insert({made.result(), parts.accumulator});
-                if (parts.registers) groups.back().registers.insert(*parts.registers);
-                groups.back().channels.merge(channels_of(p, made));
-                if (made.has("shared")) groups.back().shared = made.symbol("a");
-                continue;
-            }
-            if (made.is(Op::wgmma_commit)) {
-                open = false;
-                continue;
-            }
-            if (made.is(Op::wgmma_wait)) {
-                const std::size_t pending = made.number("pending");
-                while (groups.size() > pending) groups.erase(groups.begin());
-                // Without `finished` the newest group's sum goes to the next iteration's product.
-                if (!made.has("finished")) {
-                    for (Group& group : groups) group.registers.clear();
-                }
-            }
-            if (made.is(Op::release) && made.number("back") < 1 &&
-                in_flight([&](const Group& group) {
-                    return group.channels.contains(made.symbol("channel"));
-                })) {
-                return broken("a slot is released while a product reads it");
-            }
-            if (made.is(Op::share) &&
-                in_flight([&](const Group& group) { return group.shared == made.symbol("to"); })) {
-                return broken("@{} is written while a product reads it", made.symbol("to"));
-            }
-            for (Value operand : made.operands) {
-                if (in_flight(
-                        [&](const Group& group) { return group.registers.contains(operand); })) {
-                    return broken("%{} is used before its product is waited for",
-                                  p.value_name(operand));
-                }
-            }
-        }
-        return std::nullopt;
-    });
-}
-
-// V11: a fence precedes the first product of a group, a commit follows the last.
-Broken fences(const Program& p) {
-    return first_block(p.body, [&](const Block& block) -> Broken {
-        bool fenced = false, open = false;
-        for (const Instruction& made : block.body) {
-            if (made.is(Op::wgmma_fence)) fenced = true;
-            if (made.is(Op::wgmma_commit)) fenced = open = false;
-            if (!made.is(Op::wgmma)) continue;
-            if (!fenced) return broken("no fence stands before a product");
-            open = true;
-        }
-        if (open) return broken("products are not committed");
-        return std::nullopt;
-    });
-}
-
 // V12: buffers do not overlap, are aligned to 1,024 bytes and fit.
 Broken places(const Program& p) {
     if (is_text(p)) return places_in_time(p);
@@ -398,52 +313,6 @@ Broken registers(const Program& p) {
     const int at_entry = 65536 / (128 * groups) / 8 * 8;
     if (sum > at_entry * groups) {
         return broken("roles take {} registers of {}", sum, at_entry * groups);
-    }
-    return std::nullopt;
-}
-
-// V14: between a write of shared memory and a copy or product of it stand a fence, then a meeting:
-// of all warpgroups for what they share, which they also met before they write it.
-Broken proxies(const Program& p) {
-    return first_block(p.body, [&](const Block& block) -> Broken {
-        bool written = false, fenced = false, shared = false, met = false;
-        for (const Instruction& made : block.body) {
-            if (made.is(Op::share) && !met) {
-                return broken("@{} is written before all have met", made.symbol("to"));
-            }
-            if (made.is(Op::store_shared)) written = true, fenced = false;
-            if (made.is(Op::share)) shared = true, fenced = false;
-            if (made.is(Op::fence_async)) fenced = true;
-            if (made.is(Op::group_sync) && fenced) written = false;
-            if (made.is(Op::all_sync)) {
-                met = true;
-                if (fenced) written = shared = false;
-            }
-            if (made.is(Op::wgmma) && made.has("shared") && shared) {
-                return broken("a product reads @{} before a fence and a meeting", made.symbol("a"));
-            }
-            if (made.is(Op::tma_store) && written) {
-                return broken("a copy reads @{} before a fence and a meeting", made.symbol("from"));
-            }
-        }
-        return std::nullopt;
-    });
-}
-
-// V15: only the consumer role has barriers between warpgroups.
-Broken meetings(const Program& p) {
-    const auto meets = [](const Instruction& made) -> Broken {
-        const bool issues = made.is(Op::issue_begin) || made.is(Op::issue_end);
-        if (made.is(Op::group_sync) || made.is(Op::all_sync) || issues)
-            return broken("a warpgroup meets outside of the consumers");
-        return std::nullopt;
-    };
-    for (const Instruction& made : p.body.body) {
-        if (made.is(Op::role) && made.symbol("of") == "consumer") continue;
-        if (Broken found = meets(made)) return found;
-        for (const Block& inner : made.blocks) {
-            if (Broken found = first(inner, meets)) return found;
-        }
     }
     return std::nullopt;
 }
@@ -499,31 +368,6 @@ Broken copies(const Program& p) {
             return broken("the last copies to @{} are not published", channel.name);
         }
     }
-    return std::nullopt;
-}
-
-// V20: of two warpgroups, each ends the issue that it begins, in the same block, and the second one
-// lets the first one begin.
-Broken issues(const Program& p) {
-    bool begins = false, first = false;
-    Broken found = first_block(p.body, [&](const Block& block) -> Broken {
-        bool open = false;
-        for (const Instruction& made : block.body) {
-            first |= made.is(Op::issue_end) && made.has("first");
-            if (made.is(Op::issue_end) && !made.has("first")) {
-                if (!open) return broken("an issue ends that has not begun");
-                open = false;
-            }
-            if (made.is(Op::issue_begin)) {
-                if (open) return broken("an issue begins twice");
-                open = begins = true;
-            }
-        }
-        return open ? broken("an issue does not end") : std::nullopt;
-    });
-    if (found) return found;
-    if (begins && !first) return broken("no warpgroup may begin");
-    if (begins && p.consumer_groups() != 2) return broken("ping-pong needs two warpgroups");
     return std::nullopt;
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "cuda/schedule/register_names.h"
+#include "cuda/schedule/scan_lines.h"
 #include "cuda/schedule/verify_rules.h"
 
 namespace tilewright::cuda::schedule {
@@ -172,10 +172,26 @@ Broken parts_of_warps(const Program& p) {
         if (!made.has("parts")) return;
         for (const Value result : made.results) parts[result] = &made;
     });
+    std::map<Value, const Instruction*> written;
     return first(p.body, [&](const Instruction& made) -> Broken {
         const bool writes = made.is(Op::write_parts) || made.is(Op::write_totals);
         if (writes || made.is(Op::join_parts) || made.is(Op::join_totals)) {
-            return broken_transfer(p, made, parts, writes ? "writes" : "reads");
+            if (Broken found = broken_transfer(p, made, parts, writes ? "writes" : "reads")) {
+                return found;
+            }
+            const Instruction*& write = written[made.operands[0]];
+            if (writes) {
+                write = &made;
+                return std::nullopt;
+            }
+            for (int i = 0; i < std::ssize(made.operands); ++i) {
+                const std::string& buffer = nth_symbol(made, "reads", i);
+                if (write == nullptr || nth_symbol(*write, "writes", i) != buffer) {
+                    return broken("@{} does not have the parts of %{}", buffer,
+                                  p.value_name(made.operands[static_cast<std::size_t>(i)]));
+                }
+            }
+            return std::nullopt;
         }
         const auto read = std::find_if(made.operands.begin(), made.operands.end(),
                                        [&](Value value) { return parts.contains(value); });

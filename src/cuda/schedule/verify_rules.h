@@ -33,6 +33,25 @@ Broken first(const Block& block, Look&& look) {
     return std::nullopt;
 }
 
+/// The first error that `look` finds about a list of instructions.
+template <typename Look>
+Broken first_block(const Block& block, Look&& look) {
+    if (Broken found = look(block)) return found;
+    for (const Instruction& made : block.body) {
+        for (const Block& inner : made.blocks) {
+            if (Broken found = first_block(inner, look)) return found;
+        }
+    }
+    return std::nullopt;
+}
+
+/// V10, V11, V14, V15 and V20.
+Broken waits(const Program& p);
+Broken fences(const Program& p);
+Broken proxies(const Program& p);
+Broken meetings(const Program& p);
+Broken issues(const Program& p);
+
 /// V12, V19 and V22 to V33 of programs of text.
 Broken places_in_time(const Program& p);
 Broken ordered_accesses(const Program& p);

@@ -1,0 +1,32 @@
+// Lines of registers along the axis of a scan.
+#include "cuda/schedule/scan_lines.h"
+
+#include <map>
+
+namespace tilewright::cuda::schedule {
+
+std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan) {
+    const auto axis = static_cast<std::size_t>(scan.number("axis"));
+    const bool reverse = scan.has("reverse");
+    std::map<Coordinates, std::map<std::int64_t, int>> lines;
+    for (int r = 0; r < layout.registers(); ++r) {
+        Coordinates at = layout.register_coordinates(r);
+        const std::int64_t along = reverse ? -at[axis] : at[axis];
+        at[axis] = 0;
+        lines[at][along] = r;
+    }
+    const std::int64_t run = std::int64_t{1} << cover(layout.shape[static_cast<int>(axis)]).bits;
+    std::vector<ScanLine> result;
+    for (const auto& [rest, members] : lines) {
+        std::int64_t last = INT64_MIN;
+        for (const auto& [along, r] : members) {
+            const std::int64_t repeat = layout.register_coordinates(r)[axis] / run;
+            if (repeat != last) result.push_back({last == INT64_MIN, {}});
+            result.back().registers.push_back(r);
+            last = repeat;
+        }
+    }
+    return result;
+}
+
+}  // namespace tilewright::cuda::schedule

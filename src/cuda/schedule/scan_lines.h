@@ -1,0 +1,20 @@
+// How a thread's registers follow each other in a scan.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/schedule/program.h"
+
+namespace tilewright::cuda::schedule {
+
+/// Registers of a scan that are neighbours along its axis, in its order: those of a repeat of the
+/// layout, of which a thread has the ones between two lanes.
+struct ScanLine {
+    bool begins = false;  ///< nothing stands before it but what other threads have
+    std::vector<int> registers;
+};
+inline constexpr std::int64_t kScanSlot = 8;  ///< bytes for a thread's total of a line
+std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan);
+
+}  // namespace tilewright::cuda::schedule
