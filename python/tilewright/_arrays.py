@@ -82,17 +82,29 @@ def to_tensor(op, argument, value):
         address = value.__array_interface__["data"][0]
         return _core.Tensor.from_memory(address, name, list(value.shape), strides, value)
     if hasattr(value, "__dlpack__"):
+        _expect_memory(op, argument, value)
         try:
             with _torchs_device_of(value):
                 # The producer makes our stream wait for its work; 1 is the legacy default stream.
                 options = {"stream": _core.cuda_stream() or 1} if is_on_gpu(value) else {}
                 return _core.Tensor.from_dlpack(value.__dlpack__(**options))
-        except BufferError as error:  # the producer says why it exports none
+        except (BufferError, ValueError) as error:  # the producer says why it exports none
             raise ValueError(f"[{op}] cannot read {argument}: {error}") from error
     raise TypeError(
         f"[{op}] expected {argument} to be a NumPy array or to have __dlpack__ "
         f"but got {type(value).__name__}"
     )
+
+
+def _expect_memory(op, argument, value):
+    """ValueError for a PyTorch tensor whose elements are not those in its memory."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return
+    if type(value) is not torch.Tensor and isinstance(value, torch._subclasses.FakeTensor):
+        raise ValueError(f"[{op}] cannot read {argument}: a FakeTensor has no memory")
+    if value.is_neg():
+        raise ValueError(f"[{op}] cannot read {argument}: use resolve_neg() on a negated view")
 
 
 def _torchs_device_of(value):

@@ -103,6 +103,8 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
 
     def _make_lists(self, kind):
         """The pair of lists of one kind, from the core."""
+        if _host_copies.is_capturing(self._device):
+            return self._make_lists_on_gpu()
         names = [f"{kind.removesuffix('_blocks')}_{half}" for half in _HALVES]
         if kind.startswith("full") and not self._separate:
             lists = (None, None)
@@ -110,6 +112,18 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
             # In PyTorch's order: a row's blocks, then the other columns.
             lists = [x.to(self._device) for x in _flex._dense_to_ordered(self._blocks(kind))]
         self.__dict__.update(zip(names, lists, strict=True))
+
+    def _make_lists_on_gpu(self):
+        """All lists, while a CUDA graph is captured: nothing can be copied to the GPU, which makes
+        them from mask_mod when the graph is replayed, as for PyTorch's masks."""
+        if self.mask_mod is None or self.mask_mod is _flex._sliced_mask_mod_error:
+            raise BadInput(
+                "[BlockMask] expected the lists of a mask without mask_mod to be read before a CUDA "
+                "graph is captured, which cannot copy them to the GPU"
+            )
+        options = _torchs_options(self._separate, False, True)
+        made = _on_gpu(self.mask_mod, *self._shape, self._device, self.BLOCK_SIZE, **options)
+        self.__dict__.update({name: getattr(made, name) for name in _LISTS})
 
     def _blocks(self, kind):
         """bool (B, H, rows, columns): the blocks of one kind."""
@@ -152,7 +166,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
 
     def to_dense(self):
         """int32 (B, H, q blocks, kv blocks): 1 for full and partial blocks, else 0."""
-        if self._core is None:
+        if self._core is None or _host_copies.is_capturing(self._device):
             return super().to_dense()
         return torch.from_numpy(to_array(self._core.to_dense()).copy()).to(self._device)
 
@@ -363,7 +377,7 @@ def _four_dimensions(lists, rank):
 def at_hand(op, traced):
     """The core's mod on captures, which have to be real tensors."""
     arrays = [
-        _core.capture(to_tensor(op, "captured tensors", x.detach()), "", False)
+        _core.capture(to_tensor(op, "captured tensors", x.detach().resolve_neg()), "", False)
         for x in traced.arrays
     ]
     return _core.Mod.from_ir(traced.text, arrays)
@@ -438,7 +452,7 @@ def create_block_mask(
     if any(_host_copies.is_capturing(x.device) for x in traced.arrays):
         options = _torchs_options(separate_full_blocks, compute_dq_write_order, dq_kv_order)
         place = _device_of(device)
-        return _made_on_gpu(op, mask_mod, traced, (B, H), *shape, place, BLOCK_SIZE, **options)
+        return _made_on_gpu(op, mask_mod, traced, (B, H), *shape, place, size, **options)
     try:
         mod = at_hand(op, traced)
         _numpy_block_mask.expect_sizes_read(op, mod, B, H)
@@ -473,9 +487,26 @@ def _made_on_gpu(op, mask_mod, traced, given, *arguments, **options):
     first = [d and size == 1 for d, size in zip(depends, given, strict=True)]
     if any(first):
         mask_mod = _of_first(mask_mod, *first)
-    mask = BlockMask.from_torch(_torch_create_block_mask(mask_mod, *arguments, **options))
+    mask = BlockMask.from_torch(_on_gpu(mask_mod, *arguments, **options))
     mask.__dict__["_is_mod"] = True
     return mask
+
+
+def _on_gpu(mask_mod, *arguments, **options):
+    """PyTorch's mask, made without the host."""
+    try:
+        return _torch_create_block_mask(mask_mod, *arguments, **options)
+    except RuntimeError:  # it calls a mod of the library, which PyTorch cannot evaluate
+        pass
+    # All blocks as partial ones, in which mask_mod decides.
+    batch, heads, q_len, kv_len, device, size = arguments
+    rows, columns = (-(-n // b) for n, b in zip((q_len, kv_len), size, strict=True))
+    counts = torch.full((batch, heads, rows), columns, dtype=torch.int32, device=device)
+    indices = torch.arange(columns, dtype=torch.int32, device=device)
+    return _TorchBlockMask.from_kv_blocks(
+        counts, indices.expand(batch, heads, rows, columns).contiguous(),
+        BLOCK_SIZE=size, mask_mod=mask_mod, seq_lengths=(q_len, kv_len),
+    )  # fmt: skip
 
 
 def _of_first(mask_mod, batch, head):
@@ -514,6 +545,9 @@ def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
     op = "create_mask"
     is_mask = mod_fn.is_mask if isinstance(mod_fn, _core.Mod) else not _is_score(mod_fn)
     shape = _sizes(op, B, H, Q_LEN, KV_LEN)
+    place = _device_of(device)
+    if _host_copies.is_capturing(place):
+        return _torch_create_mask(mod_fn, *shape, place)
     traced = _environment.traced(op, "mod_fn", mod_fn, is_mask, None)
     try:
         mod = at_hand(op, traced)
@@ -521,7 +555,7 @@ def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
         pairs = to_array(_core.create_mask(mod, *shape))
     except ValueError as error:
         raise BadInput(str(error)) from None
-    return torch.from_numpy(pairs.copy()).to(_device_of(device))
+    return torch.from_numpy(pairs.copy()).to(place)
 
 
 def create_scores(score_mod, B, H, Q_LEN, KV_LEN, scores=None, device=None):

@@ -103,7 +103,8 @@ def _evaluate(made, arrays, scalars):
     dtype = torch.float64 if getattr(scalars[0], "dtype", None) == torch.float64 else torch.float32
     text = made.texts[dtype == torch.float64 and not made.is_mask]
     captures = [
-        _core.capture(to_tensor(made.name, "a tensor", x.detach().cpu()), "", False) for x in arrays
+        _core.capture(to_tensor(made.name, "a tensor", x.detach().cpu().resolve_neg()), "", False)
+        for x in arrays
     ]
     values = [x.item() if isinstance(x, torch.Tensor | np.generic) else x for x in scalars]
     result = _core.Mod.from_ir(text, captures)(*values)

@@ -51,4 +51,4 @@ def _argument(name, value, given):
 def _capture(name, tensor, given):
     key = f"{name}{len(given)}"
     given[key] = tensor
-    return _core.capture(to_tensor(name, "a tensor", tensor.detach()), key, True)
+    return _core.capture(to_tensor(name, "a tensor", tensor.detach().resolve_neg()), key, True)

@@ -117,6 +117,12 @@ def without_dynamo(function):
     return torch._dynamo.disable(function)
 
 
+def _passes_type_on(kind):
+    """Whether a subclass of Tensor changes nothing about an operation but the type of its result."""
+    own = getattr(kind.__torch_function__, "__func__", None)
+    return own is torch.Tensor.__torch_function__.__func__
+
+
 class _Functions(TorchFunctionMode):
     """Intercepts indexing by traced values, which torch would make numbers, and reads of shapes."""
 
@@ -125,6 +131,13 @@ class _Functions(TorchFunctionMode):
         self._recorder = recorder
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if types and all(_passes_type_on(kind) for kind in types):
+            # Traced values cannot take the type.
+            with torch._C.DisableTorchFunctionSubclass():
+                return self._run(func, args, kwargs)
+        return self._run(func, args, kwargs)
+
+    def _run(self, func, args, kwargs):
         if self._recorder.levels:
             args = mapped(args, torch.Tensor, self._recorder.unwrapped)
             kwargs = mapped(kwargs or {}, torch.Tensor, self._recorder.unwrapped)

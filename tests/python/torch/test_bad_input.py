@@ -6,6 +6,7 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.bias import causal_upper_left
 
+import tilewright as tw
 import tilewright.torch as twt
 
 
@@ -199,6 +200,42 @@ def test_views_that_are_no_plain_memory():
         call(query=z.conj(), key=z.conj(), value=z.conj())
 
 
+def test_captured_views_that_are_no_plain_memory():
+    negative = torch.randn(4, 8, 3, dtype=torch.complex64).conj().imag[..., 0]
+    plain = negative.resolve_neg()
+    assert negative.is_neg() and not plain.is_neg()
+    mods = [lambda b, h, q, kv, x=x: x[h, q] > x[h, kv] for x in (negative, plain)]
+    for create in (twt.create_block_mask, twt.create_mask):
+        have, want = (create(mod, None, 4, 8, 8, device="cpu") for mod in mods)
+        if create is twt.create_block_mask:
+            have, want = have.elements(), want.elements()
+        assert torch.equal(have, want)
+    query = torch.randn(1, 4, 8, 4)
+    have, want = (
+        twt.flex_attention(query, query, query, twt.scores.alibi(x[:, 0]))
+        for x in (negative, plain)
+    )
+    assert torch.equal(have, want)
+    with pytest.raises(ValueError, match="parse_mod.*use resolve_neg"):
+        tw.parse_mod("score + t[h]", t=negative[:, 0])
+    with pytest.raises(ValueError, match="cannot read query: use resolve_neg"):
+        tw.flex_attention(negative[None, ..., None], query, query)
+
+
+def test_fake_tensors_that_the_host_would_read():
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        ids = torch.arange(8)
+    nowhere = meta(8)
+    with pytest.raises(ValueError, match="create_block_mask.*captured tensors: a FakeTensor has"):
+        twt.create_block_mask(lambda b, h, q, kv: ids[q] == ids[kv], 1, 1, 8, 8, device="cpu")
+    with pytest.raises(ValueError, match="create_block_mask.*captured tensors: .* meta"):
+        twt.create_block_mask(lambda b, h, q, kv: nowhere[q] > 0, 1, 1, 8, 8, device="cpu")
+    with pytest.raises(ValueError, match="rms_norm.*cannot read x: a FakeTensor has no memory"):
+        tw.rms_norm(ids)
+
+
 def test_subclasses_of_tensor():
     class Named(torch.Tensor):
         pass
@@ -208,6 +245,10 @@ def test_subclasses_of_tensor():
     assert torch.equal(torch.Tensor(twt.flex_attention(named, x, x)), twt.flex_attention(x, x, x))
     parameter = torch.nn.Parameter(x)
     assert twt.flex_attention(parameter, x, x).requires_grad
+    table = torch.rand(4)
+    have = twt.flex_attention(x, x, x, lambda s, b, h, q, kv, t=table.as_subclass(Named): s * t[q])
+    want = twt.flex_attention(x, x, x, lambda s, b, h, q, kv: s * table[q])
+    assert torch.equal(torch.Tensor(have), want)
 
 
 def test_captures_elsewhere():

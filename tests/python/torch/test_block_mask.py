@@ -390,6 +390,50 @@ def test_masks_made_in_a_capture_are_mods_there(monkeypatch):
     assert not mask._is_mod
 
 
+def test_lists_read_in_a_capture(monkeypatch):
+    """The GPU makes them, since nothing can be copied to it: here the CPU stands for a GPU."""
+    from tilewright.torch import _block_mask, _host_copies
+
+    def copied(*_):
+        raise AssertionError
+
+    def causal(b, h, i, j):
+        return i >= j
+
+    library = twt.masks.causal()
+    query = dense.normal(1, 1, 40, 8, dtype=torch.float32).detach()
+    want = twt.flex_attention(query, query, query, causal=True)
+    whole = twt.create_block_mask(causal, None, None, 40, 40, "cpu", BLOCK_SIZE=(16, 8))
+    ids = torch.arange(40) * 0
+    monkeypatch.setattr(_host_copies, "is_capturing", lambda device: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(_block_mask.BlockMask, "_blocks", copied)
+        with twt.install():
+            mask = flex.create_block_mask(causal, None, None, 40, 40, "cpu", BLOCK_SIZE=(16, 8))
+            decided = flex.create_block_mask(library, None, None, 40, 40, "cpu", BLOCK_SIZE=16)
+        combined = mask & decided
+        with pytest.raises(ValueError, match="mask without mask_mod to be read before a CUDA"):
+            combined.kv_indices  # noqa: B018
+        documents = twt.create_block_mask(
+            twt.masks.document(ids) & library, None, None, 40, 40, "cpu", BLOCK_SIZE=16
+        )
+        out = twt.flex_attention(query, query, query, block_mask=documents)
+        pairs = twt.create_mask(causal, 1, 1, 40, 40, "cpu")
+    monkeypatch.undo()
+    assert mask._core is not None
+    for name in _block_mask._LISTS:
+        assert torch.equal(getattr(mask, name), getattr(whole, name)), name
+    assert torch.equal(pairs, whole.elements())
+    assert decided.kv_num_blocks.tolist() == [[[3, 3, 3]]]  # it decides in every block
+    lists = flex.BlockMask.from_kv_blocks(
+        decided.kv_num_blocks, decided.kv_indices, BLOCK_SIZE=16, mask_mod=library,
+        seq_lengths=(40, 40),
+    )  # fmt: skip
+    for made in (mask, decided, lists, documents):
+        assert torch.equal(twt.flex_attention(query, query, query, block_mask=made), want)
+    assert torch.equal(out, want)
+
+
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 2), (2, 1), (2, 2), (None, 1)])
 def test_masks_of_one_batch_or_head_are_its_masks_for_all(sizes, monkeypatch):
     """Also if they are made in a capture, where the mod is evaluated for every batch and head."""

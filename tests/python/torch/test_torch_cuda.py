@@ -252,6 +252,45 @@ def test_block_masks_made_in_a_capture(after_compiling):
     assert torch.equal(out, twt.flex_attention(query, key, value, mask_mod=causal))
 
 
+def test_lists_of_block_masks_made_in_a_capture():
+    """As torch's tests do it: a GPU makes them, since nothing can be copied to it."""
+    graph = torch.cuda.CUDAGraph()
+    with twt.install(), torch.cuda.graph(graph):
+        masks = [
+            flex.create_block_mask(mod, None, None, 512, 300)
+            for mod in (causal, twt.masks.causal())
+        ]
+        dense_mask = flex.create_mask(causal, 1, 1, 512, 300)
+        blocks = masks[0].to_dense()
+    graph.replay()
+    whole = twt.create_block_mask(causal, None, None, 512, 300)
+    assert torch.equal(dense_mask, whole.elements())
+    assert torch.equal(blocks, whole.to_dense())
+    for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "q_num_blocks"):
+        assert torch.equal(getattr(masks[0], name), getattr(whole, name))
+    assert masks[1].kv_num_blocks.tolist() == [[[3] * 4]]  # the mod decides in every block
+    query, key, value = (x.detach() for x in tensors())
+    want = twt.flex_attention(query, key[:, :, :300], value[:, :, :300], causal=True)
+    for mask in masks:
+        have = twt.flex_attention(query, key[:, :, :300], value[:, :, :300], block_mask=mask)
+        torch.testing.assert_close(have, want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("library", [False, True])
+def test_block_masks_made_and_used_in_a_capture(library):
+    query, key, value = (x.detach() for x in tensors())
+    mod = twt.masks.causal() if library else causal
+    for _ in range(2):  # what is compiled and allocated once
+        twt.flex_attention(query, key, value, mask_mod=mod)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        mask = twt.create_block_mask(mod, None, None, 512, 512)
+        out = twt.flex_attention(query, key, value, block_mask=mask)
+    graph.replay()
+    want = twt.flex_attention(query, key, value, causal=True)
+    torch.testing.assert_close(out, want, rtol=2e-2, atol=2e-2)
+
+
 def test_block_masks_of_gpu_tensors_made_in_a_capture():
     """Their tensors are read again by each replay."""
     query, key, value = (x.detach() for x in tensors())
