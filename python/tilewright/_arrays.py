@@ -85,8 +85,7 @@ def to_tensor(op, argument, value):
         _expect_memory(op, argument, value)
         try:
             with _torchs_device_of(value):
-                # The producer makes our stream wait for its work; 1 is the legacy default stream.
-                options = {"stream": _core.cuda_stream() or 1} if is_on_gpu(value) else {}
+                options = {"stream": _stream_for(value)} if is_on_gpu(value) else {}
                 return _core.Tensor.from_dlpack(value.__dlpack__(**options))
         except (BufferError, ValueError) as error:  # the producer says why it exports none
             raise ValueError(f"[{op}] cannot read {argument}: {error}") from error
@@ -105,6 +104,15 @@ def _expect_memory(op, argument, value):
         raise ValueError(f"[{op}] cannot read {argument}: a FakeTensor has no memory")
     if value.is_neg():
         raise ValueError(f"[{op}] cannot read {argument}: use resolve_neg() on a negated view")
+
+
+def _stream_for(value):
+    """The stream that the producer makes wait for its work; 1 is the legacy default stream."""
+    torch = sys.modules.get("torch")
+    is_torchs = torch is not None and isinstance(value, torch.Tensor)
+    if is_torchs and torch.cuda.is_current_stream_capturing():
+        return -1  # none: the graph orders what it holds
+    return _core.cuda_stream() or 1
 
 
 def _torchs_device_of(value):

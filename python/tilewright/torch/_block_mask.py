@@ -40,7 +40,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
     words = None  #: the same as int32 (n) beside its lists, once something was compiled
     _separate = True
     _made = None  # the inputs of a conversion to the exact form, and its result
-    _is_mod = False  # whether mask_mod alone decides every pair: lists were made from it
+    _is_mod = False  # whether it was made in a capture, and mask_mod alone decides every pair
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, value)
@@ -449,17 +449,23 @@ def create_block_mask(
     size = _numpy_block_mask.pair(op, BLOCK_SIZE)
     shape = _sizes(op, B, H, Q_LEN, KV_LEN)
     traced = _environment.traced(op, "mask_mod", mask_mod, True, None)
-    if any(_host_copies.is_capturing(x.device) for x in traced.arrays):
+    place, kind = _device_of(device), BlockMask
+    on_gpu = any(_host_copies.is_capturing(x.device) for x in traced.arrays)
+    if on_gpu or _host_copies.is_capturing(place):
+        mask_mod, kind = _for_all(op, mask_mod, traced, B, H), _MadeInCapture
+    if on_gpu:
         options = _torchs_options(separate_full_blocks, compute_dq_write_order, dq_kv_order)
-        place = _device_of(device)
-        return _made_on_gpu(op, mask_mod, traced, (B, H), *shape, place, size, **options)
+        mask = kind.from_torch(_on_gpu(mask_mod, *shape, place, size, **options))
+        mask.__dict__["_is_mod"] = True
+        return mask
     try:
         mod = at_hand(op, traced)
         _numpy_block_mask.expect_sizes_read(op, mod, B, H)
         core = _core.create_block_mask(mod, *shape, size)
     except ValueError as error:
         raise BadInput(str(error)) from None
-    mask = BlockMask.from_core(core, mask_mod, _device_of(device), separate_full_blocks)
+    mask = kind.from_core(core, mask_mod, place, separate_full_blocks)
+    mask.__dict__["_is_mod"] = kind is not BlockMask
     if compute_dq_write_order:
         order = _flex._compute_dq_write_order_from_block_mask(mask, dq_kv_order=dq_kv_order)
         mask.__dict__.update(
@@ -476,20 +482,20 @@ def _torchs_options(separate_full_blocks, compute_dq_write_order, dq_kv_order):
     return options
 
 
-def _made_on_gpu(op, mask_mod, traced, given, *arguments, **options):
-    """A mask of a function that reads tensors on a GPU, while a CUDA graph is captured: the host
-    cannot read them. PyTorch's function makes the lists there."""
+class _MadeInCapture(BlockMask):
+    """A mask made while a CUDA graph was captured: to calls in a capture it is its mask_mod, since
+    the host cannot send it to the GPU. `KnownCalls` does not take it."""
+
+
+def _for_all(op, mask_mod, traced, *given):
+    """The mask mod for all batches and heads of a call, to whose mask the sizes were given."""
     depends = [reads(traced.text, name) for name in "bh"]
     try:
         _numpy_block_mask.expect_sizes(op, depends, *given)
     except ValueError as error:
         raise BadInput(str(error)) from None
     first = [d and size == 1 for d, size in zip(depends, given, strict=True)]
-    if any(first):
-        mask_mod = _of_first(mask_mod, *first)
-    mask = BlockMask.from_torch(_on_gpu(mask_mod, *arguments, **options))
-    mask.__dict__["_is_mod"] = True
-    return mask
+    return _of_first(mask_mod, *first) if any(first) else mask_mod
 
 
 def _on_gpu(mask_mod, *arguments, **options):
@@ -522,8 +528,8 @@ def reads(text, name):
 
 def as_mod(mask, mask_mod):
     """(mask, mask_mod) for a call: in a capture, a mask that was made in one becomes a mask mod."""
-    made_on_gpu = isinstance(mask, BlockMask) and mask._is_mod
-    if not (made_on_gpu and _host_copies.is_capturing(mask.kv_indices.device)):
+    is_mod = isinstance(mask, BlockMask) and mask._is_mod
+    if not (is_mod and _host_copies.is_capturing(mask._place)):
         return mask, mask_mod
     return None, mask.mask_mod if mask_mod is None else _flex.and_masks(mask.mask_mod, mask_mod)
 

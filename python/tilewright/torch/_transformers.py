@@ -6,6 +6,7 @@ from . import _block_mask
 from ._attention import flex_attention
 
 NAME = "tilewright"
+_hf = None  # transformers.masking_utils: Dynamo of torch 2.11 traces no import of Transformers
 
 
 class DeferredMask(_block_mask.BlockMask):
@@ -18,11 +19,13 @@ class DeferredMask(_block_mask.BlockMask):
     @classmethod
     def of(cls, mask_mod, shape, device):
         self = cls.__new__(cls)
-        self.__dict__.update(
+        for name, value in dict(
             mask_mod=mask_mod, seq_lengths=shape[2:], BLOCK_SIZE=(128, 128), _function=mask_mod,
             _shape=tuple(shape), _device=torch.device(device), _made_for={},
             dq_write_order=None, dq_write_order_full=None, dq_kv_order=None, dq_kv_order_spt=None,
-        )  # fmt: skip
+        ).items():  # fmt: skip
+            # Not by __dict__.update, which Dynamo of torch 2.11 cannot trace.
+            object.__setattr__(self, name, value)
         return self
 
     def made(self, keys):
@@ -62,8 +65,7 @@ def mask(
     **_,
 ):
     """The mask of a forward pass, for Transformers' AttentionMaskInterface."""
-    from transformers import masking_utils as hf
-
+    hf = _hf
     function = hf.causal_mask_function if mask_function is None else mask_function
     padding = hf.prepare_padding_mask(attention_mask, kv_length, kv_offset)
     if padding is not None:
@@ -186,7 +188,9 @@ def register_transformers():
     Use it by ``model.set_attn_implementation("tilewright")``, or attn_implementation="tilewright"
     when a model is created. Raises ImportError without Transformers.
     """
+    global _hf
     from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import masking_utils as _hf
 
     AttentionInterface.register(NAME, forward)
     AttentionMaskInterface.register(NAME, mask)

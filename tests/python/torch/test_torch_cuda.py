@@ -278,17 +278,33 @@ def test_lists_of_block_masks_made_in_a_capture():
 
 @pytest.mark.parametrize("library", [False, True])
 def test_block_masks_made_and_used_in_a_capture(library):
-    query, key, value = (x.detach() for x in tensors())
-    mod = twt.masks.causal() if library else causal
-    for _ in range(2):  # what is compiled and allocated once
-        twt.flex_attention(query, key, value, mask_mod=mod)
+    """They are mask mods there: the host could not send what it made to the GPU."""
+    inputs = tensors()
+    ids = torch.arange(512, device="cuda", dtype=torch.int32) // 100
+
+    def step():
+        made = (
+            [twt.masks.causal(), twt.masks.document(ids)]
+            if library
+            else [causal, lambda b, h, q, kv: ids[q] == ids[kv]]
+        )
+        masks = [twt.create_block_mask(mod, None, None, 512, 512) for mod in made]
+        out = twt.flex_attention(*inputs, block_mask=masks[0])
+        other = twt.flex_attention(*inputs, block_mask=masks[1], mask_mod=made[0])
+        return out, other, *torch.autograd.grad(out.float().square().sum(), inputs)
+
+    want = step()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(2):
+            step()
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        mask = twt.create_block_mask(mod, None, None, 512, 512)
-        out = twt.flex_attention(query, key, value, block_mask=mask)
+        have = step()
     graph.replay()
-    want = twt.flex_attention(query, key, value, causal=True)
-    torch.testing.assert_close(out, want, rtol=2e-2, atol=2e-2)
+    torch.cuda.synchronize()
+    for x, y in zip(have, want, strict=True):
+        torch.testing.assert_close(x, y, rtol=2e-2, atol=2e-2)
 
 
 def test_block_masks_of_gpu_tensors_made_in_a_capture():

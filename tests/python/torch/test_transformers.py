@@ -104,6 +104,20 @@ def test_generate(name, cache):
     assert torch.equal(have, want)
 
 
+@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
+def test_compiled_in_one_graph(name):
+    model = causal_lm(name)
+    ids, mask = padded()
+
+    def logits(run):
+        return run(input_ids=ids, attention_mask=mask, use_cache=False).logits[mask.bool()]
+
+    with torch.no_grad():
+        want = logits(model)
+        model.set_attn_implementation("tilewright")
+        close(logits(torch.compile(model, backend="aot_eager", fullgraph=True)), want)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_training_step(name):
     model = causal_lm(name).train()
