@@ -15,6 +15,7 @@
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <optional>
 
 #include "cpu/arguments.h"
 #include "cpu/assign_memory.h"
@@ -41,7 +42,9 @@ std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     ir::Function function = kernel;
     ir::optimise(function);
     ir::contract(function);
+    static std::atomic<std::uint64_t> last_id{0};
     auto program = std::make_shared<Program>();
+    program->id = ++last_id;
     program->kernel = kernel;
     Lowering(function, *program).run();
     assign_memory(*program);
@@ -88,12 +91,26 @@ class Arena {
 
 /// What a thread needs to run programs: registers and memory.
 struct Worker {
+    /// What the thread knows of the neighbours of programs, kept for the next call of the kernel: a
+    /// small call takes less time than finding it.
+    Neighbours& neighbours(const Program& program) {
+        if (!known_ || known_id_ != program.id) {
+            known_.emplace(program);
+            known_id_ = program.id;
+        }
+        return *known_;
+    }
+
     Arena arena;
     std::vector<std::uint64_t> slots;
     std::vector<View> views;
     std::vector<ir::RefArgument> refs;
     std::vector<std::byte> private_memory;
     std::vector<PrivateArray> private_arrays;
+
+  private:
+    std::optional<Neighbours> known_;
+    std::uint64_t known_id_ = 0;
 };
 
 /// A thread may run a kernel inside another one (in a pool with work stealing): each nesting depth
@@ -158,7 +175,8 @@ class Call {
     /// Programs [first, end), those side by side as one.
     template <typename Execute>
     void run_programs(Worker& worker, std::int64_t first, std::int64_t end, bool alone,
-                      Neighbours& neighbours, Execute& execute_frame) const {
+                      Execute& execute_frame) const {
+        Neighbours& neighbours = worker.neighbours(program_);
         while (first < end) {
             std::int64_t n = 1;
             if (end - first > 1) {
@@ -357,16 +375,19 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
         });
         return;
     }
-    Neighbours neighbours(program);
-    const std::int64_t each = kTimed ? 1 : neighbours.most(count, in_turn ? 1 : threads);
+    const auto most = [&](Worker& worker) {
+        return kTimed ? 1 : worker.neighbours(program).most(count, in_turn ? 1 : threads);
+    };
     if (in_turn) {
         const WorkerLease worker;
         auto execute_frame = make();
+        const std::int64_t each = most(*worker);
         for (std::int64_t i = 0; i < count; i += each)
-            call.run_programs(*worker, i, std::min(i + each, count), !g_beside_others, neighbours,
+            call.run_programs(*worker, i, std::min(i + each, count), !g_beside_others,
                               execute_frame);
         return;
     }
+    const std::int64_t each = most(*WorkerLease());
     std::vector<std::int64_t> order;
     if (program.uneven) {
         const WorkerLease worker;
@@ -378,19 +399,16 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     }
     // Group i of programs: one of those that are ordered by their cost, or neighbours.
     const std::int64_t groups = ceil_div(count, each);
-    const auto run_group = [&](Worker& worker, std::int64_t i, Neighbours& beside,
-                               auto& execute_frame) {
+    const auto run_group = [&](Worker& worker, std::int64_t i, auto& execute_frame) {
         const bool alone = !worker.private_arrays.empty();
         const std::int64_t first = order.empty() ? i * each : order[i];
-        call.run_programs(worker, first, std::min(first + each, count), alone, beside,
-                          execute_frame);
+        call.run_programs(worker, first, std::min(first + each, count), alone, execute_frame);
     };
     if (parallel_for) {
         parallel_for(groups, [&](std::int64_t i) {
             const WorkerLease worker;
             auto execute_frame = make();
-            Neighbours own(program);
-            run_group(*worker, i, own, execute_frame);
+            run_group(*worker, i, execute_frame);
         });
         return;
     }
@@ -401,10 +419,8 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     on_threads(threads, std::min<std::int64_t>(threads, groups), [&](std::int64_t) {
         const WorkerLease worker;
         auto execute_frame = make();
-        Neighbours own(program);
         if (copies) shared.begin((*worker).private_memory, (*worker).private_arrays);
-        for (std::int64_t i = next++; i < groups; i = next++)
-            run_group(*worker, i, own, execute_frame);
+        for (std::int64_t i = next++; i < groups; i = next++) run_group(*worker, i, execute_frame);
         if (copies) shared.end((*worker).private_arrays);
     });
 }

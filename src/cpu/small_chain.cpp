@@ -11,8 +11,8 @@ namespace {
 using ir::Op;
 using namespace x86;  // registers
 
-/// Elements of a tile, and of all ops of a chain, that are worth code without loops.
-constexpr std::int64_t kMostElements = 512, kMostSteps = 8192;
+/// Elements of all ops of a chain that are worth code without loops.
+constexpr std::int64_t kMostSteps = 8192;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ SmallChain::SmallChain(const Program& program, const Chain& chain, ConstantPool&
 bool SmallChain::is_known() const {
     const std::int64_t count = chain_.rows * vectors_ * vector_lanes_;
     if (!chain_.fused.empty() || chain_.rows < 1 || chain_.lanes < 1 ||
-        chain_.lanes > chain_.width || count > kMostElements ||
+        chain_.lanes > chain_.width || count > kMostSmallElements ||
         count * static_cast<std::int64_t>(chain_.ops.size()) > kMostSteps)
         return false;
     for (const StripOp& op : chain_.ops) {

@@ -12,7 +12,6 @@ using namespace x86;  // opcodes and registers
 using ir::Op;
 
 constexpr Opcode kGather{2, 1, 0x92}, kAnd{1, 1, 0xDB}, kMaskedStore{2, 1, 0x2E};
-constexpr std::int64_t kMostElements = 512;
 // Masks, which are vectors on AVX2: of the lanes of a vector, of an index inside the tile, and what
 // a gather reads.
 constexpr int kLanes = 3, kInside = 4, kGathered = 5;
@@ -55,7 +54,7 @@ class PickCompiler {
             kept < 0 ? std::optional<std::int64_t>(1) : stride_of(pick_.out, kept);
         const bool words = pick_.in.dtype == DType::f32 || pick_.in.dtype == DType::i32;
         if (!words || !step || !stride || out_stride != 1 || *stride < 0 || count_ < 1 ||
-            count_ > kMostElements || pick_.in.home != Home::buffer ||
+            count_ > kMostSmallElements || pick_.in.home != Home::buffer ||
             extent > std::numeric_limits<std::int32_t>::max() || !is_near(*step) ||
             !is_near(*stride * vector_lanes_))
             return std::nullopt;

@@ -374,6 +374,7 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     };
     for (const Tensor& tensor : sources) add(tensor);
     for (const Tensor& tensor : outputs) add(tensor);
+    arguments.grid.reserve(now.grid.size());
     for (std::size_t axis = 0; axis < now.grid.size(); ++axis) {
         if (!is_sequential(axis)) arguments.grid.push_back(now.grid[axis]);
     }
