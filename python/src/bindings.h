@@ -11,6 +11,7 @@ void bind_artifact(nb::module_& module);
 void bind_attention(nb::module_& module);
 void bind_exchange(nb::module_& module);
 void bind_autograd(nb::module_& module);
+void bind_fused(nb::module_& module);
 void bind_known_calls(nb::module_& module);
 void bind_operators(nb::module_& module);
 void bind_mask(nb::module_& module);

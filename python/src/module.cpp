@@ -63,6 +63,7 @@ NB_MODULE(_core, module) {
     python::bind_torch_attention(module);
     python::bind_mod_plan(module);
     python::bind_autograd(module);
+    python::bind_fused(module);
     python::bind_known_calls(module);
     python::bind_operators(module);
     python::bind_torch_norm(module);

@@ -14,6 +14,10 @@ struct CallNames {
     PyObject* code = PyUnicode_InternFromString("__code__");
     PyObject* core = PyUnicode_InternFromString("_core");
     PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+    PyObject* grad_fn = PyUnicode_InternFromString("grad_fn");
+    PyObject* metadata = PyUnicode_InternFromString("metadata");
+    PyObject* numbered = PyUnicode_InternFromString("numbered");
+    PyObject* scale = PyUnicode_InternFromString("scale");
 };
 const CallNames& call_names() {
     static const CallNames kNames;
@@ -70,13 +74,15 @@ KnownCalls::KnownMod known_mod(const nb::tuple& given) {
 
 }  // namespace
 
-KnownCalls::KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object mask_type)
+KnownCalls::KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object fused,
+                       nb::object mask_type)
     : modes_(torch_functions[0]),
       transform_(torch_functions[1]),
       autocast_(torch_functions[2]),
       grad_enabled_(torch_functions[3]),
       deterministic_(torch_functions[4]),
       apply_(std::move(apply)),
+      fused_(std::move(fused)),
       mask_type_(std::move(mask_type)) {}
 
 void KnownCalls::remember(std::shared_ptr<const Known> known) {
@@ -133,6 +139,37 @@ std::shared_ptr<const KnownCalls::Known> KnownCalls::find(PyObject* const* argum
     return {};
 }
 
+nb::object KnownCalls::call_fused(const Known& known, const Arguments& operands,
+                                  nb::handle block_mask) const {
+    constexpr std::size_t kMost = 4, kOwn = 3;  // operands
+    if (operands.size() > kMost) return {};
+    std::array<PyObject*, kMost + 2> all{};
+    all[kOwn] = Py_None;
+    for (std::size_t i = 0; i < operands.size(); ++i) all[i] = operands.objects()[i].ptr();
+    all[kMost] = known.dropout.ptr();
+    nb::object held, scale;
+    if (!block_mask.is_none()) {
+        held = attribute(block_mask, call_names().numbered);
+        scale = attribute(held, call_names().scale);
+        all[kMost + 1] = scale.ptr();
+    }
+    static PyObject* const kKeywords = nb::make_tuple("scale").release().ptr();
+    const nb::object results = nb::steal(PyObject_Vectorcall(
+        fused_.ptr(), all.data(), kMost + 1, scale.is_valid() ? kKeywords : nullptr));
+    if (!results.is_valid()) {
+        PyErr_Clear();  // the Function raises errors in their own class
+        return {};
+    }
+    nb::object out = nb::borrow(PyTuple_GetItem(results.ptr(), 0));
+    if (held.is_valid()) {
+        const nb::object metadata =
+            attribute(attribute(out, call_names().grad_fn), call_names().metadata);
+        if (PyDict_SetItem(metadata.ptr(), call_names().numbered, held.ptr()) != 0)
+            nb::raise_python_error();
+    }
+    return out;
+}
+
 nb::object KnownCalls::call(PyObject* const* arguments) {
     if (known_.empty() || arguments[kExtras] != Py_False) return nb::none();
     const nb::handle options = arguments[kKernelOptions], block_mask = arguments[kBlockMask];
@@ -162,6 +199,10 @@ nb::object KnownCalls::call(PyObject* const* arguments) {
         nb::object results = known->attention->call_plain(known->site, operands, block_mask, 0);
         return alone ? nb::borrow(PyTuple_GetItem(results.ptr(), 0)) : std::move(results);
     }
+    if (alone && !known->dropout.is_none()) {
+        nb::object out = call_fused(*known, operands, block_mask);
+        if (out.is_valid()) return out;
+    }
     const nb::object call = nb::make_tuple(known->site, block_mask, 0, alone);
     std::vector<PyObject*> all{call.ptr()};
     for (const nb::handle operand : operands.objects()) all.push_back(operand.ptr());
@@ -178,13 +219,14 @@ namespace tilewright::python {
 void bind_known_calls(nb::module_& module) {
     using torch::KnownCalls;
     nb::class_<KnownCalls>(module, "KnownCalls")
-        .def(nb::init<nb::sequence, nb::object, nb::object>(), nb::arg("torch_functions"),
-             nb::arg("apply"), nb::arg("mask_type"))
+        .def(nb::init<nb::sequence, nb::object, nb::object, nb::object>(),
+             nb::arg("torch_functions"), nb::arg("apply"), nb::arg("fused").none(),
+             nb::arg("mask_type"))
         .def(
             "remember",
             [](KnownCalls& calls, nb::tuple options, nb::object deterministic, bool is_double,
                nb::tuple score, nb::tuple mask, bool captures_require_grad, bool gradient,
-               nb::object site) {
+               nb::object dropout, nb::object site) {
                 KnownCalls::Known known;
                 for (std::size_t i = 0; i < known.options.size(); ++i) {
                     known.options[i] = nb::borrow(options[i]);
@@ -195,13 +237,15 @@ void bind_known_calls(nb::module_& module) {
                 known.mask = torch::known_mod(mask);
                 known.captures_require_grad = captures_require_grad;
                 known.gradient = gradient;
+                known.dropout = std::move(dropout);
                 known.owner = site.attr("_call");
                 known.attention = nb::cast<torch::TorchAttention*>(known.owner);
                 known.site = std::move(site);
                 calls.remember(std::make_shared<const KnownCalls::Known>(std::move(known)));
             },
             nb::arg("options"), nb::arg("deterministic"), nb::arg("is_double"), nb::arg("score"),
-            nb::arg("mask"), nb::arg("captures_require_grad"), nb::arg("gradient"), nb::arg("site"))
+            nb::arg("mask"), nb::arg("captures_require_grad"), nb::arg("gradient"),
+            nb::arg("dropout").none(), nb::arg("site"))
         .def("clear", &KnownCalls::clear)
         .def("entry", [](nb::handle self) -> nb::callable {
             // A plain C function: nanobind would examine each argument.

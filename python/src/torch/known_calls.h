@@ -45,6 +45,7 @@ class KnownCalls {
         bool is_double = false;
         KnownMod score, mask;
         bool captures_require_grad = false, gradient = false;
+        nb::object dropout;  ///< what stands for the site where `fused` is called; None elsewhere
         nb::object site, owner;
         TorchAttention* attention = nullptr;
     };
@@ -52,8 +53,10 @@ class KnownCalls {
     /// `torch_functions`: those that tell what torch would do around a call: the number of dispatch
     /// modes, the transform, autocast, grad mode, deterministic algorithms. `apply`: the autograd
     /// Function's, called with (site, block mask, seed, whether out alone is wanted) and the
-    /// operands. `mask_type`: the type of block masks with a `_core`.
-    KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object mask_type);
+    /// operands. `fused`: torch's operator that takes its place where that can be, or None.
+    /// `mask_type`: the type of block masks with a `_core`.
+    KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object fused,
+               nb::object mask_type);
 
     void remember(std::shared_ptr<const Known> known);
     void clear() { known_.clear(); }
@@ -65,8 +68,12 @@ class KnownCalls {
     std::shared_ptr<const Known> find(PyObject* const* arguments, Arguments& operands,
                                       std::vector<nb::object>& kept) const;
     bool is_plain() const;
+    /// `out` by torch's operator, see fused.cpp; null where it cannot be.
+    nb::object call_fused(const Known& known, const Arguments& operands,
+                          nb::handle block_mask) const;
 
-    nb::object modes_, transform_, autocast_, grad_enabled_, deterministic_, apply_, mask_type_;
+    nb::object modes_, transform_, autocast_, grad_enabled_, deterministic_, apply_, fused_,
+        mask_type_;
     static constexpr std::size_t kMost = 64;
     std::vector<std::shared_ptr<const Known>> known_;  ///< guarded by the GIL
 };

@@ -50,6 +50,7 @@ bool find_all(void* library) {
     TW_FIND(aoti_torch_library_init_impl);
     TW_FIND(aoti_torch_library_impl);
     TW_FIND(aoti_torch_delete_tensor_object);
+    TW_FIND(aoti_torch_new_uninitialized_tensor);
     TW_FIND(aoti_torch_get_data_ptr);
     TW_FIND(aoti_torch_get_dim);
     TW_FIND(aoti_torch_get_sizes);
@@ -70,6 +71,8 @@ bool find_all(void* library) {
 #undef TW_FIND
     found.torch_exception_get_what_without_backtrace = reinterpret_cast<const char* (*)()>(
         dlsym(library, "torch_exception_get_what_without_backtrace"));
+    found.torch_delete_stable_ivalue =
+        reinterpret_cast<Status (*)(Value*)>(dlsym(library, "torch_delete_stable_ivalue"));
     const auto number = [&](const char* name) {
         std::int32_t (*get)() = nullptr;
         find(get, name);
@@ -140,6 +143,17 @@ void check(Status status, const char* what) {
         (reason != nullptr ? std::string(": ") + reason() : "; what torch printed says why"));
 }
 
+void* make_library(const char* ns, const char* key) {
+    void* library = nullptr;
+    check(functions().aoti_torch_library_init_impl(ns, key, "operators.cpp", 0, &library),
+          "register operators");
+    return library;
+}
+
+void implement(void* library, const char* name, Kernel kernel) {
+    check(functions().aoti_torch_library_impl(library, name, kernel), "register operators");
+}
+
 OwnedTensor::~OwnedTensor() {
     if (handle_) functions().aoti_torch_delete_tensor_object(handle_);
 }
@@ -199,6 +213,30 @@ std::vector<OwnedTensor> take_list(Value list) {
     tensors.reserve(size + 3);
     for (std::size_t i = 0; i < size; ++i) tensors.push_back(owned.take_next());
     return tensors;
+}
+
+std::vector<Value> take_values(Value list) {
+    const Functions& torch = functions();
+    void* const object = reinterpret_cast<void*>(list);
+    std::size_t size = 0;
+    Status status = torch.torch_list_size(object, &size);
+    std::vector<Value> values(size);
+    for (std::size_t i = 0; i < size && status == 0; ++i)
+        status = torch.torch_list_get_item(object, i, &values[i]);
+    torch.torch_delete_list(object);
+    check(status, "pass a list");
+    return values;
+}
+
+std::optional<Value> take_optional(Value argument) {
+    if (argument == 0) return std::nullopt;
+    auto* const place = reinterpret_cast<Value*>(argument);
+    const Value value = *place;
+    if (functions().torch_delete_stable_ivalue != nullptr)
+        functions().torch_delete_stable_ivalue(place);
+    else
+        delete place;
+    return value;
 }
 
 std::string_view OwnedString::view() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Functions {
                                            std::uint32_t line, void** library);
     Status (*aoti_torch_library_impl)(void* library, const char* name, Kernel kernel);
     Status (*aoti_torch_delete_tensor_object)(TensorHandle);
+    Status (*aoti_torch_new_uninitialized_tensor)(TensorHandle*);  ///< an undefined one
     Status (*aoti_torch_get_data_ptr)(TensorHandle, void**);
     Status (*aoti_torch_get_dim)(TensorHandle, std::int64_t*);
     Status (*aoti_torch_get_sizes)(TensorHandle, std::int64_t**);
@@ -42,6 +44,8 @@ struct Functions {
     Status (*torch_string_c_str)(void* string, const char**);
     Status (*torch_delete_string)(void* string);
     Status (*torch_get_num_threads)(std::uint32_t*);
+    /// Frees an optional argument; null before torch 2.13, where `delete` does.
+    Status (*torch_delete_stable_ivalue)(Value*);
     /// Why a function of this thread failed; null before torch 2.13.
     const char* (*torch_exception_get_what_without_backtrace)();
 };
@@ -52,6 +56,10 @@ const Functions& functions();
 
 /// Throws std::runtime_error if a function of torch failed.
 void check(Status status, const char* what);
+
+/// A library of kernels for a namespace and a dispatch key, kept for as long as the process lives.
+void* make_library(const char* ns, const char* key);
+void implement(void* library, const char* name, Kernel kernel);
 
 /// A tensor.
 class OwnedTensor {
@@ -74,8 +82,11 @@ class OwnedTensor {
     TensorHandle handle_;
 };
 
-/// An operator's arguments, taken from its stack.
+/// An operator's arguments, taken from its stack: a list of tensors, one of numbers or flags, and
+/// an optional argument.
 std::vector<OwnedTensor> take_list(Value list);
+std::vector<Value> take_values(Value list);
+std::optional<Value> take_optional(Value argument);
 
 class OwnedString {
   public:

@@ -50,6 +50,7 @@ _known_calls = _core.KnownCalls(
         _deterministic,
     ),
     _function.apply_plain,
+    _ops.fused,
     _masks.BlockMask,
 )
 _known_call = _known_calls.entry()
@@ -259,10 +260,9 @@ def flex_attention(
         found.check(block_mask, operands)  # while shapes are still the caller's
         results = _function.Attention.apply(found, block_mask, seed, *operands)
     elif grad:
-        alone = return_aux is None and not return_lse
-        results = _function.apply_plain((found, block_mask, seed, alone), *operands)
-        if alone:
-            return results
+        if return_aux is None and not return_lse:
+            return _function.apply_alone(found, block_mask, seed, operands)
+        results = _function.apply_plain((found, block_mask, seed, False), *operands)
     else:
         wants_lse = return_lse or return_aux is not None
         results = _ops.run_plain(found, operands, block_mask, seed, wants_lse)
@@ -321,6 +321,7 @@ def _remember(site, choice, functions, mods, grad, query):
         mask=known[1],
         captures_require_grad=any(x.requires_grad for mod in mods for x in mod.arrays),
         gradient=grad,
+        dropout=site.fused_dropout if grad and _ops.fused else None,
         site=site if wants_lse else site.alone,
     )
 

@@ -38,6 +38,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
 
     _core = None  #: tilewright._core.BlockMask of an exact mask
     words = None  #: the same as int32 (n) beside its lists, once something was compiled
+    _numbered = None
     _separate = True
     _made = None  # the inputs of a conversion to the exact form, and its result
     _is_mod = False  # whether it was made in a capture, and mask_mod alone decides every pair
@@ -71,6 +72,13 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         else:
             _without_words[id(self)] = self
         return self
+
+    @property
+    def numbered(self):
+        """What keeps the number of an exact mask, under which C++ finds it."""
+        if self._numbered is None:
+            self.__dict__["_numbered"] = _core.NumberedMask(self._core)
+        return self._numbered
 
     def make_words(self):
         """The exact mask as `words`."""
@@ -142,7 +150,7 @@ class BlockMask(_TorchBlockMask):  # type: ignore[misc, valid-type]
         for name in _LISTS:
             if name != kept:
                 getattr(self, name)
-        self.__dict__.update(_core=None, words=None)
+        self.__dict__.update(_core=None, words=None, _numbered=None)
 
     # ---- PyTorch's methods.
 

@@ -77,6 +77,29 @@ _core.implement_autograd(
 apply_plain = super(torch.autograd.Function, PlainAttention).apply
 
 
+def apply_alone(site, mask, seed, operands):
+    """`out` of plain operands: by torch's own operator where it can be, by PlainAttention elsewhere.
+
+    Which one is the same for every call of a kind, since checkpoints count what is saved.
+    """
+    dropout = None if _ops.fused is None else site.fused_dropout
+    if dropout is not None and len(operands) <= 4 and all(type(x) in _TENSORS for x in operands):
+        scale = None if mask is None else mask.numbered.scale
+        fourth = operands[3] if len(operands) > 3 else None
+        try:
+            out = _ops.fused(*operands[:3], fourth, dropout, scale=scale)[0]
+        except Exception:  # which is raised in its own class below
+            out = None
+        if out is not None:
+            if mask is not None:
+                out.grad_fn.metadata["numbered"] = mask.numbered
+            return out
+    return apply_plain((site, mask, seed, True), *operands)
+
+
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
 class Attention(_Base):
     """apply(site, mask, seed, *operands) -> out, lse and, if the site asks for them, max_scores.
 

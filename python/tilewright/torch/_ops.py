@@ -120,6 +120,13 @@ for _name, _real, _fake in (
         library.impl(_name, _real, _key)
     torch.library.register_fake(f"tilewright::{_name}", _fake, lib=library)
 
+#: torch's operator of attention by other libraries, whose derivative needs no Python, implemented by
+#: the library's kernels; None if these are not C++.
+fused = None
+if IN_CPP:
+    _core.implement_fused()
+    fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default._op
+
 _forward_op, _backward_op = torch.ops.tilewright.forward, torch.ops.tilewright.backward
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack

@@ -124,6 +124,13 @@ class Site:
         """Whether the host reads elements of operands."""
         return not _READ_BY_HOST.isdisjoint(self.names)
 
+    @functools.cached_property
+    def fused_dropout(self):
+        """What stands for this site where `_ops.fused` is called, or None where it cannot be."""
+        if self.spec.dropout or self.spec.max_scores or self.spec.checked:
+            return None
+        return _core.fused_dropout(self.text)
+
     def backward(self, needs_gradient, has_dlse):
         """The site of the backward pass, and for each operand the position of its gradient among
         the results, or None; needs_gradient tells for each operand whether one is needed."""

@@ -45,6 +45,14 @@ def test_second_derivatives_and_forward_mode_are_refused():
         twt.flex_attention(query, key, value).sum(), query, create_graph=True
     )
     assert gradient.requires_grad
+    # A NotImplementedError where the autograd Function runs; else torch's, as for its attention.
+    with pytest.raises(RuntimeError, match=r"second|derivative for .*attention.* not implemented"):
+        gradient.pow(2).sum().backward()
+    (gradient,) = torch.autograd.grad(
+        twt.flex_attention(query, key, value, return_aux=twt.AuxRequest(lse=True))[1].lse.sum(),
+        *(query,),
+        create_graph=True,
+    )
     with pytest.raises(NotImplementedError, match="second"):
         gradient.pow(2).sum().backward()
     from torch.autograd import forward_ad
@@ -165,17 +173,18 @@ def test_deterministic_algorithms():
     query, key, value = (dense.normal(1, 2, 6, 8) for _ in range(3))
     options = {"kernel_options": {"deterministic": False}}
 
-    def flag():
-        out = twt.flex_attention(query, key, value, **options)
+    def flag(**options):
+        aux = twt.AuxRequest(lse=True)  # by the autograd Function, which shows its site
+        out, _ = twt.flex_attention(query, key, value, return_aux=aux, **options)
         return out.grad_fn.call[0].spec.deterministic
 
-    assert not flag()
+    assert not flag(**options)
     torch.use_deterministic_algorithms(True)
     try:
-        assert flag()
+        assert flag(**options)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert twt.flex_attention(query, key, value).grad_fn.call[0].spec.deterministic
+    assert flag()
 
 
 def test_gradcheck():
