@@ -127,6 +127,36 @@ TEST(Sm90Backward, ShortCausalProblemsHaveSmallerBlocks) {
     EXPECT_EQ(choose_backward(check_backward(backward_inputs_of(full))).block_m, 80);
 }
 
+TEST(Sm90Backward, SumsOfManyShortCausalSequencesAreOrdered) {
+    const auto ordered = [](Problem p) {
+        p.kv_len = p.q_len;
+        const BackwardDesc desc = check_backward(backward_inputs_of(p, /*deterministic=*/false));
+        return is_ordered(desc, choose_backward(desc));
+    };
+    const Problem p{.batch = 32, .heads = 16, .kv_heads = 16, .q_len = 1024, .causal = true};
+    EXPECT_TRUE(ordered(p));
+    Problem other = p;
+    other.dim = other.value_dim = 64;
+    EXPECT_TRUE(ordered(other));
+    other.dim = 192;
+    EXPECT_FALSE(ordered(other));
+    other = p;
+    other.q_len = 2048;
+    EXPECT_FALSE(ordered(other));
+    other = p;
+    other.batch = 2;  // few tiles: each would wait for the one before it
+    EXPECT_FALSE(ordered(other));
+    other = p;
+    other.kv_heads = 8;
+    EXPECT_FALSE(ordered(other));
+    other = p;
+    other.window = 100;
+    EXPECT_FALSE(ordered(other));
+    other = p;
+    other.causal = false;
+    EXPECT_FALSE(ordered(other));
+}
+
 // No spills, no serialised wgmma, no ignored setmaxnreg: generate_backward turns all of them into
 // errors.
 TEST(Sm90Backward, ConfigurationsCompileCleanly) {

@@ -44,17 +44,6 @@ twd::attn::KeyTileMemory memory_of(const BackwardDesc& desc, const BackwardConfi
                                                         .mask_bits = desc.mask_bits});
 }
 
-/// Do tiles add to dQ in a fixed order? Where head_dim > 128, each sum of dQ belongs to one tile.
-bool is_ordered(const BackwardDesc& desc, const BackwardConfig& config) {
-    return desc.deterministic && !config.over_128;
-}
-
-/// Does the producer describe blocks one by one (backward_layout.cuh)?
-bool is_described(const BackwardDesc& desc, const BackwardConfig& config) {
-    return config.over_128 || desc.listed || desc.length_bytes > 0 || desc.dropout ||
-           desc.score_mod != nullptr;
-}
-
 bool builds_lists(const BackwardDesc& desc) {
     return desc.listed && !desc.mask_bits;
 }
@@ -151,97 +140,6 @@ twd::attn::Rows rows_of(const DeviceTensor& tensor) {
             tensor.strides[2]};
 }
 
-/// What is applied to scores besides masks: nothing, an affine mod, which takes no registers of its
-/// own, or more.
-enum class ScoreWork : std::uint8_t { none, affine, crowded };
-
-ScoreWork score_work(const BackwardDesc& desc) {
-    if (desc.dropout || desc.segments) return ScoreWork::crowded;
-    if (desc.score_mod == nullptr) return ScoreWork::none;
-    return desc.score_mod->affine ? ScoreWork::affine : ScoreWork::crowded;
-}
-
-/// Query rows of a block for heads up to `dim` columns. Larger blocks would spill.
-struct QueryBlocks {
-    int dim;            ///< largest number of columns of Q, K and V
-    int plain, window;  ///< without and with a lower bound of the mask
-    int listed;         ///< for masks as data, lengths, affine mods
-    int crowded;        ///< for score mods that take registers, segments, dropout
-    int even_stages;  ///< stages of Q and dO without mods and dropout, which need S and dP at once;
-                      ///< with three, where head_dim > 128, the warpgroups share the scores evenly
-    std::vector<int> trials = {};  ///< what `autotune` measures
-};
-
-/// The first entry that fits.
-const QueryBlocks& query_blocks(int dim) {
-    static const std::vector<QueryBlocks> rows = {
-        {64, 128, 128, 128, 64, 2, {64, 128}},
-        {128, 80, 64, 64, 64, 2, {64, 80}},
-        {192, 64, 64, 64, 64, 3},
-        {256, 64, 64, 64, 64, 2},
-    };
-    return *std::find_if(rows.begin(), rows.end(),
-                         [&](const QueryBlocks& row) { return dim <= row.dim; });
-}
-
-/// Into how many splits a group of query heads is cut. With few tiles, the longest would run long
-/// after the others or leave multiprocessors idle. Lists have one order for all heads of a group.
-/// Sums must not depend on the device, so this assumes the multiprocessors of an H100 or H200.
-int choose_splits(const BackwardDesc& desc, const BackwardConfig& config) {
-    constexpr std::int64_t kMostTiles = 512;  // enough for any GPU; splits of dK and dV stay small
-    const auto group = static_cast<int>(desc.heads / desc.kv_heads);
-    const std::int64_t tiles = ceil_div(desc.kv_len, config.block_n());
-    if (group == 1 || desc.listed || tiles > kMostTiles) return 1;
-    std::int64_t longest = 0, all = 0;  // in blocks of query rows, for one query head
-    for (std::int64_t tile = 0; tile < tiles; ++tile) {
-        const std::int64_t first = tile * config.block_n();
-        const std::int64_t begin =
-            desc.upper_bound ? std::max<std::int64_t>(0, first - desc.upper_diagonal) : 0;
-        const std::int64_t last = std::min(first + config.block_n(), desc.kv_len) - 1;
-        const std::int64_t end =
-            desc.lower_bound ? std::min(desc.q_len, last - desc.lower_diagonal + 1) : desc.q_len;
-        const std::int64_t blocks =
-            end > begin ? ceil_div(end, config.block_m) - begin / config.block_m : 0;
-        longest = std::max(longest, blocks);
-        all += blocks;
-    }
-    constexpr double kMultiprocessors = 132, kLongestShare = 0.55;  // of the mean work of one
-    const double mean = static_cast<double>(all * desc.batch * desc.heads) / kMultiprocessors;
-    int splits = 1;
-    while (splits < group && (group % splits != 0 || static_cast<double>(longest * group) / splits >
-                                                         kLongestShare * mean)) {
-        ++splits;
-    }
-    // Heads of a group that stay in step add to the same sums at the same time: two splits gain 7%.
-    const bool crowds = static_cast<double>(longest * group) > kLongestShare / 2 * mean;
-    if (splits == 1 && group % 2 == 0 && desc.upper_bound && crowds) return 2;
-    return splits;
-}
-
-BackwardConfig choose_tiles(const BackwardDesc& desc) {
-    const QueryBlocks& rows = query_blocks(std::max(desc.query_dim, desc.value_dim));
-    const ScoreWork work = score_work(desc);
-    const bool plain = !desc.listed && desc.length_bytes == 0 && work == ScoreWork::none;
-    BackwardConfig config =
-        choose_listed_backward(desc.query_dim, desc.value_dim, work == ScoreWork::crowded);
-    // Blocks at the diagonal are half masked: in short sequences these are many, and smaller blocks
-    // waste less. With ordered sums each block costs a hand-over from tile to tile.
-    const bool grouped = desc.heads != desc.kv_heads;
-    const std::int64_t most = !desc.deterministic ? 4096 : grouped ? 0 : 2048;
-    const bool short_causal = desc.upper_bound && desc.q_len <= most;
-    if (plain) config.block_m = desc.lower_bound || short_causal ? rows.window : rows.plain;
-    if (!desc.dropout && desc.score_mod == nullptr) config.stages = rows.even_stages;
-    return config;
-}
-
-/// Are Q and dO copied? A copy takes as long as L2 loses while 1,000 to 4,000 keys read each query.
-bool wants_wide(const BackwardDesc& desc) {
-    constexpr std::int64_t kLeastKeys = 4096;
-    if (desc.listed || desc.lower_bound) return false;
-    const std::int64_t keys = desc.kv_len / (desc.upper_bound ? 2 : 1);
-    return (is_odd(desc.query_dim) || is_odd(desc.value_dim)) && keys >= kLeastKeys;
-}
-
 /// The inputs with copies in the workspace, from `offset` on, of what many tiles read.
 BackwardInputs widened(const BackwardInputs& given, const BackwardDesc& desc, std::size_t offset,
                        int device, cuda::StreamHandle stream) {
@@ -278,32 +176,6 @@ void clear_captures(const BackwardInputs& inputs, const BackwardDesc& desc, cons
 }
 
 }  // namespace
-
-BackwardConfig choose_listed_backward(int query_dim, int value_dim, bool crowded) {
-    const QueryBlocks& rows = query_blocks(std::max(query_dim, value_dim));
-    return {.over_128 = is_over_128(query_dim, value_dim),
-            .block_m = crowded ? rows.crowded : rows.listed};
-}
-
-BackwardConfig choose_backward(const BackwardDesc& desc) {
-    BackwardConfig config = choose_tiles(desc);
-    config.splits = choose_splits(desc, config);
-    config.wide = wants_wide(desc);
-    return config;
-}
-
-std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
-    std::vector<BackwardConfig> trials = {choose_backward(desc)};
-    const bool plain = score_work(desc) == ScoreWork::none;
-    if (desc.listed || desc.length_bytes > 0 || desc.lower_bound || !plain || desc.over_128()) {
-        return trials;
-    }
-    for (const int block_m : query_blocks(std::max(desc.query_dim, desc.value_dim)).trials) {
-        const BackwardConfig other{.block_m = block_m, .wide = trials.front().wide};
-        if (other != trials.front()) trials.push_back(other);
-    }
-    return trials;
-}
 
 int backward_shared_bytes(const BackwardDesc& desc, const BackwardConfig& config) {
     return memory_of(desc, config).total + kSharedAlignment;

@@ -48,6 +48,7 @@ struct BackwardConfig {
                             ///< separate kernel; otherwise each accumulates both, for its 64 keys
     int block_m = 64;       ///< query rows of a block, a multiple of 16; 64 if over_128
     int stages = 2;         ///< stages of Q and of dO
+    bool ordered = false;   ///< tiles add to dQ in a fixed order although none is asked for
     int splits = 1;  ///< cuts the query heads of a kv head into this many groups, each with tiles
                      ///< of its own, whose dK and dV are added up afterwards; divides their number
     bool wide = false;  ///< what several tiles read is copied first unless its rows begin on lines
@@ -70,6 +71,11 @@ std::optional<Refusal> describe(const AttentionSpec& spec, BackwardDesc& desc);
 BackwardDesc check_backward(const BackwardInputs& inputs);
 /// Checks only the arrays.
 void check_arrays(const BackwardInputs& inputs, const BackwardDesc& desc);
+
+/// Do tiles add to dQ in a fixed order? Where head_dim > 128, each sum of dQ belongs to one tile.
+bool is_ordered(const BackwardDesc& desc, const BackwardConfig& config);
+/// Does the producer describe blocks one by one (backward_layout.cuh)?
+bool is_described(const BackwardDesc& desc, const BackwardConfig& config);
 
 /// The configuration that measured fastest for such problems (docs/lab/2026-11-gpu.md).
 BackwardConfig choose_backward(const BackwardDesc& desc);
