@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Grouped products of experts with any number of rows, bf16 on a GPU, beside torch._grouped_mm.
+"""Grouped products of experts in bf16 on a GPU, beside torch._grouped_mm and a dense product.
 
 usage: bench/grouped_matmul.py [--rounds N] [--rows N] [--inner N] [--columns N]
 
@@ -76,6 +76,9 @@ def measure(experts, even, arguments):
             continue
         print(f"  {name}: largest error {error:.1e} of the largest element")
         times[name] = []
+    # As many FLOPs, with one expert for all rows.
+    dense = "one dense product by cuBLAS"
+    launches[dense], times[dense] = lambda: torch.mm(x, weights[0]), []
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for _ in range(arguments.rounds):
         for name, launch in launches.items():

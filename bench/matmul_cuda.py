@@ -431,6 +431,7 @@ def cases():
         yield Case(**square, dtype="f8e4m3", out="bf16", block=(128, 128))
         yield Case(**square, dtype="i8", out="i32")
         yield Case(**square, dtype="f32")
+        yield Case(size, size, size, dtype="f32")
     yield Case(4100, 4100, 4100, dtype="f16", order="NT")
     yield from (Case(4096, 4096, 4096, row=row) for row in (4104, 4112, 4128, 4160))
     yield Case(1024, 4096, 4096, dtype="f16")

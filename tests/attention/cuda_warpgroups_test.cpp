@@ -1,4 +1,4 @@
-// The separate programs of the backward pass, with products by warpgroups, on a Hopper GPU.
+// Attention by tile programs with products by warpgroups, on a Hopper GPU.
 #include <gmock/gmock.h>
 
 #include "tests/attention/cuda_calls.h"
@@ -139,6 +139,50 @@ TEST(CudaWarpgroups, GradientsWithAMaskAsData) {
     c.length = 300;
     c.kv_length = 280;
     expect_wgmma(c);
+}
+
+/// Warpgroups take masks as data whose blocks are mostly whole, if their programs fill the GPU.
+TEST(CudaWarpgroups, ForwardWithAMaskAsData) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    const std::int64_t heads = is_stand_in() ? 2 : 16, length = is_stand_in() ? 500 : 2170;
+    const auto log_of = [&](const char* name, const Mod& mask) {
+        Case c = with(name, 64, [=](Device) {
+            const Mod mod = scores::alibi(heads);
+            return AttentionOptions{.block_mask = create_block_mask(mask, 1, 1, length, length),
+                                    .score_mod = mod};
+        });
+        c.heads = heads;
+        c.length = c.kv_length = length;
+        c.backward = false;
+        return logged([&] { check(c, "tiles"); });
+    };
+    // Blocks of 128 x 128 pairs have 384 threads: two warpgroups and a producer.
+    const char* const of_warpgroups = "attention: generated for cuda:0, 384 threads";
+    const auto prefix = [](auto, auto, auto q, auto kv) { return (kv < 384) | (kv <= q); };
+    EXPECT_THAT(log_of("mostly whole", prefix), testing::HasSubstr(of_warpgroups));
+    const auto sparse = [](auto, auto, auto q, auto kv) { return (q + kv) % 3 != 0; };
+    EXPECT_THAT(log_of("no whole block", sparse), testing::Not(testing::HasSubstr(of_warpgroups)));
+}
+
+TEST(CudaWarpgroups, ForwardWithSlopesFromAnArray) {
+    TW_REQUIRE_GPU();
+    if (!has_sm90()) GTEST_SKIP() << "NOT RUN: no Hopper GPU";
+    const auto log_of = [&](bool by_key) {
+        Case c = with("slopes", 128, [=](Device device) {
+            const std::vector<std::int64_t> shape{by_key ? 151 : 2};
+            const Capture slopes = capture(random_tensor(f32, shape, 14).to(device), "", false);
+            return AttentionOptions{
+                .causal = true, .score_mod = [=](auto s, auto, auto h, auto q, auto kv) {
+                    return s + slopes[by_key ? abs(kv - q) : h] * 0.05 * (kv - q).to(f32);
+                }};
+        });
+        c.backward = false;
+        return logged([&] { check(c, "tiles"); });
+    };
+    const char* const of_warpgroups = "attention: generated for cuda:0, 384 threads";
+    EXPECT_THAT(log_of(false), testing::HasSubstr(of_warpgroups));
+    EXPECT_THAT(log_of(true), testing::Not(testing::HasSubstr(of_warpgroups)));
 }
 
 TEST(CudaWarpgroups, TheLogSaysWhyGradientsAreForWarps) {

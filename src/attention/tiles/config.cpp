@@ -52,6 +52,13 @@ bool is_long_mod(const AttentionSpec& s) {
     return s.on_gpu() && operations_of_pair(s) > kMost;
 }
 
+/// May warpgroups multiply in the forward pass? Programs that gather, mask loads or draw random
+/// bits are generated for warps.
+bool takes_warpgroups(const AttentionSpec& s, const Features& of) {
+    return is_hopper(s) && !of.mask && !of.lengths && of.dropout == 0 && !is_long_mod(s) &&
+           reads_by_head(of.score);
+}
+
 /// What the choice of blocks on a GPU depends on.
 GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
     return {.dtype = s.dtype,
@@ -66,9 +73,7 @@ GpuProblem gpu_problem(const AttentionSpec& s, const Features& of) {
             .multiprocessors = run::multiprocessors(s.device.index),
             // With diagonals, few queries attend to few keys, or to a part of them.
             .splits = s.right() < 0 && s.window_left < 0 && !s.checked,
-            // Programs that gather, mask loads or draw random bits are generated for warps.
-            .wgmma = is_hopper(s) && !s.block_mask && !of.mask && !of.lengths && of.dropout == 0 &&
-                     of.score.captures() == 0 && !is_long_mod(s),
+            .wgmma = takes_warpgroups(s, of) && !s.block_mask,
             .hopper = is_hopper(s),
             .products = s.products};
 }
@@ -243,6 +248,24 @@ void use_split(const AttentionSpec& spec, const Features& features, Options& opt
     if (split.split_k > 0) options = split;
 }
 
+/// With a mask as data: programs of warpgroups as well, where there are enough to fill the GPU
+/// twice and nothing but the mask is tested.
+void choose_warpgroups(const AttentionSpec& spec, TilesConfig& config) {
+    if (!spec.block_mask || spec.checked || spec.forward_blocks != AttentionBlocks{} ||
+        config.features.segments || spec.right() >= 0 || spec.window_left >= 0 ||
+        !takes_warpgroups(spec, config.features)) {
+        return;
+    }
+    GpuProblem problem = gpu_problem(spec, config.features);
+    problem.wgmma = true;
+    Options options = config.options;
+    use_gpu_blocks(options, problem);
+    const std::int64_t programs = problem.heads * ceil_div(spec.query_length, options.block_q);
+    if (options.guarded && programs >= 2 * std::int64_t{problem.multiprocessors}) {
+        config.warpgroups = options;
+    }
+}
+
 void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
     Options& options = config.options;
     config.decode = is_decode(spec, config.features);
@@ -254,7 +277,9 @@ void choose_forward(const AttentionSpec& spec, TilesConfig& config) {
     use_hints(spec, config.features, options);
     if (config.decode) return;
     if (!loads_blocks(config.features) && !is_long_mod(spec)) choose_queries(spec, config);
-    if (spec.on_gpu()) use_split(spec, config.features, options);
+    if (!spec.on_gpu()) return;
+    use_split(spec, config.features, options);
+    if (options.split_k == 0) choose_warpgroups(spec, config);
 }
 
 /// Elements that gradients of captures take in addition to the arrays themselves.

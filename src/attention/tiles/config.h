@@ -20,6 +20,9 @@ struct TilesConfig : EngineConfig {
     /// With a mask as data: the mask decides how many queries a program has, up to this many; 0: as
     /// `options` says.
     std::int64_t most_queries = 0;
+    /// Forward with a mask as data: programs of warpgroups, for masks whose blocks are mostly
+    /// whole.
+    std::optional<Options> warpgroups;
     /// Backward: the score mod's derivative, and how many batches and kv heads run at once.
     ScoreDerivative derivative;
     std::string derivative_key;

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "ir/access.h"
@@ -53,6 +54,23 @@ bool is_additive(const InlinedMod& score) {
     return sum != nullptr && sum->op == ir::Op::add &&
            (sum->operands[0] == given) != (sum->operands[1] == given) &&
            definitions.readers(given).size() == 1;
+}
+
+bool reads_by_head(const InlinedMod& score) {
+    if (!score || score.captures() == 0) return true;
+    if (!score.loads.empty()) return false;
+    const std::vector<ir::Value>& parameters = score.function->parameters();
+    std::set<ir::Value> varying{parameters[0], parameters[3], parameters[4]};
+    for (const ir::Instruction& made : score.function->body.body) {
+        if (!made.blocks.empty()) return false;
+        if (std::none_of(made.operands.begin(), made.operands.end(),
+                         [&](ir::Value value) { return varying.count(value) > 0; })) {
+            continue;
+        }
+        if (made.op == ir::Op::load) return false;
+        varying.insert(made.results.begin(), made.results.end());
+    }
+    return true;
 }
 
 std::size_t num_extras(const Features& features) {

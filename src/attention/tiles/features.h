@@ -152,6 +152,8 @@ std::optional<ScoreRange> score_range(const InlinedMod& score);
 
 /// Does a score mod do nothing but add something to the score?
 bool is_additive(const InlinedMod& score);
+/// Does the mod, if there is one, read arrays only at places that do not depend on positions?
+bool reads_by_head(const InlinedMod& score);
 
 /// Appends the specs and names of these inputs; `looks`: there is `Extra::not_finite`.
 void add_extras(const Features& features, CallOptions& options, std::vector<std::string>& names,

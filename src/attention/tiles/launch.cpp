@@ -156,6 +156,15 @@ std::int64_t planned_queries(const AttentionSpec& spec, const BlockMask& mask,
     return std::max(block, least);
 }
 
+bool is_mostly_whole(const AttentionSpec& spec, const BlockMask& mask, const Options& options) {
+    // A program of warpgroups waits for the bits of each partial block.
+    constexpr std::int64_t kWhole = 3;
+    AttentionSpec counted = spec;
+    counted.device = Device{};
+    const auto plan = make_plan(counted, mask, options, false).plan;
+    return plan->full_tiles >= kWhole * plan->partial_tiles;
+}
+
 std::vector<Tensor> extras(const AttentionSpec& spec, const AttentionBuffers& buffers,
                            const Features& features, const Plan& plan, const Tensor& shift) {
     std::vector<Tensor> result(Extra::count);

@@ -61,6 +61,9 @@ Plan make_plan(const AttentionSpec& spec, const BlockMask& mask, const Options& 
 std::int64_t planned_queries(const AttentionSpec& spec, const BlockMask& mask,
                              const TilesConfig& config);
 
+/// Are at least three of four of the mask's blocks, in a plan of these sizes, whole?
+bool is_mostly_whole(const AttentionSpec& spec, const BlockMask& mask, const Options& options);
+
 /// The inputs of a forward program.
 std::vector<Tensor> forward_inputs(const AttentionSpec& spec, const AttentionBuffers& buffers,
                                    const Features& features, const Plan& plan);

@@ -175,7 +175,9 @@ void launch_forward(const AttentionSpec& spec, const TilesConfig& config,
     if (config.decode) return decode(spec, config, buffers, result, scratch);
     const Features& features = config.features;
     Options options = config.options;
-    if (config.most_queries > 0) {
+    if (config.warpgroups && is_mostly_whole(spec, buffers.block_mask, *config.warpgroups)) {
+        options = *config.warpgroups;
+    } else if (config.most_queries > 0) {
         options.block_q = planned_queries(spec, buffers.block_mask, config);
     }
     const Plan plan = make_plan(spec, buffers.block_mask, options, false);
