@@ -1,6 +1,7 @@
 """RMSNorm and LayerNorm on torch tensors."""
 
 import dataclasses
+import functools
 import json
 import math
 
@@ -8,7 +9,7 @@ import torch
 
 from .. import _core
 from .._memo import Memo
-from . import _errors, _ops
+from . import _errors, _ops, _sharded
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -298,6 +299,8 @@ def _norm(op, layer, x, weight, bias, eps, residual, return_stats):
 
 def apply(layer, eps, *given):
     """y, the sum with a residual, the inverse deviation and, for layer_norm, the mean."""
+    if _sharded.is_sharded(given):
+        return _sharded.norm(functools.partial(apply, layer, eps), *given)
     _, weight, bias, residual = given
     spec = _Spec(layer, weight is not None, bias is not None, residual is not None, eps)
     if torch.is_grad_enabled() or not _ops.is_plain():

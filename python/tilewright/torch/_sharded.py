@@ -1,4 +1,4 @@
-"""Attention on DTensors: every rank attends for its own batches and heads.
+"""Attention and norms on DTensors: every rank computes its own batches, heads and rows.
 
 No collective is added if query, key and value are split alike along batch and heads; other
 placements are gathered first. Mods, dropout and block masks count global batches and heads.
@@ -9,6 +9,7 @@ exported graphs, `register` tells DTensor which placements fit.
 
 import dataclasses
 import functools
+import math
 import sys
 
 import torch
@@ -90,6 +91,44 @@ def run(site, mask, seed, operands):
         DTensor.from_local(out, mesh, split(0, heads_dim), run_check=False),
         *(DTensor.from_local(x, mesh, split(0, 1), run_check=False) for x in rows),
     )
+
+
+def norm(function, x, weight, bias, residual):
+    """A norm's function on DTensors: no collective where whole rows are on one rank."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    given = [t for t in (x, weight, bias, residual) if t is not None]
+    mesh = next(t.device_mesh for t in given if isinstance(t, DTensor))
+    everywhere = [Replicate()] * mesh.ndim
+    rows = x.dim() - (1 if weight is None else weight.dim())
+    split = [
+        p if isinstance(p, Shard) and p.dim < rows else Replicate()
+        for p in getattr(x, "placements", everywhere)
+    ]
+    # A rank computes only its rows' part of the gradients of weight and bias.
+    parts = [Partial() if p != Replicate() else p for p in split]
+
+    def local(t, placements, gradients):
+        if t is None:
+            return None
+        if not isinstance(t, DTensor):
+            t = DTensor.from_local(t, mesh, everywhere, run_check=False)
+        return t.redistribute(placements=placements).to_local(grad_placements=gradients)
+
+    results = function(
+        local(x, split, split),
+        local(weight, everywhere, parts),
+        local(bias, everywhere, parts),
+        local(residual, split, split),
+    )
+    shape = tuple(x.shape)
+    return tuple(
+        DTensor.from_local(
+            y, mesh, split, run_check=False, shape=torch.Size(shape[: y.dim()]),
+            stride=tuple(math.prod(shape[d + 1 : y.dim()]) for d in range(y.dim())),
+        )
+        for y in results
+    )  # fmt: skip
 
 
 _WHOLE_MASKS = ("block_mask", "kv_num_blocks")

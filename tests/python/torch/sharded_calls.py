@@ -95,6 +95,7 @@ def main():
                     close(x.full_tensor() if hasattr(x, "full_tensor") else x, y)
     compiled_regions(mesh, inputs, cases, (slopes, sinks))
     operators(mesh, inputs)
+    norms(mesh)
     data_parallel()
     assert Partial
     dist.destroy_process_group()
@@ -184,6 +185,41 @@ def operators(mesh, inputs):
                 assert communication.get_total_counts() == 0
                 assert list(out.placements) == placements
             close(out.full_tensor(), want)
+
+
+def norms(mesh):
+    """Whole rows stay where they are, also if there are more on some ranks."""
+    torch.manual_seed(4)
+    x, residual = torch.randn(2, 5, 6, 16, dtype=WIDE).to(DEVICE)
+    weight, bias = torch.randn(2, 16, dtype=WIDE).to(DEVICE)
+    single = [t.clone().requires_grad_() for t in (x, weight, bias, residual)]
+    want = twt.layer_norm(*single[:3], residual=single[3], return_stats=True)
+    gradients = dense.gradients(want[:2], single)
+    for first, second in ((0, 1), (1, 1), (0, 2), (2, 0)):
+        split = [Shard(first), Shard(second)][: mesh.ndim]
+        for weights in (Replicate(), Shard(0)):
+            places = [split, [weights] * mesh.ndim, [weights] * mesh.ndim, split]
+            parts = [
+                distribute_tensor(t, mesh, place).requires_grad_()
+                for t, place in zip((x, weight, bias, residual), places, strict=True)
+            ]
+            with CommDebugMode() as communication:
+                have = twt.layer_norm(*parts[:3], residual=parts[3], return_stats=True)
+            if weights == Replicate() and Shard(2) not in split:
+                assert communication.get_total_counts() == 0, split
+                assert list(have[0].placements) == split
+            have = [t.full_tensor() for t in have]
+            for a, b in zip(have, want, strict=True):
+                close(a, b)
+            for a, b in zip(dense.gradients(have[:2], parts), gradients, strict=True):
+                close(a.full_tensor(), b)
+    compiled = torch.compile(lambda *t: twt.rms_norm(*t), backend="aot_eager", fullgraph=True)
+    for weights in ([Replicate()] * mesh.ndim, None):  # a plain tensor is the same on all ranks
+        part = distribute_tensor(x, mesh, [Shard(0)] + [Replicate()] * (mesh.ndim - 1))
+        given = weight if weights is None else distribute_tensor(weight, mesh, weights)
+        close(twt.rms_norm(part, given).full_tensor(), twt.rms_norm(x, weight))
+        if weights is not None:
+            close(compiled(part, given).full_tensor(), twt.rms_norm(x, weight))
 
 
 if __name__ == "__main__":
