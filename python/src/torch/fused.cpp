@@ -158,6 +158,8 @@ std::shared_ptr<DerivedSite> site_of(Value dropout) {
         "privateuse1 backends, please use TORCH_LIBRARY_IMPL to override this function ");
 }
 
+thread_local bool kernel_failed = false;
+
 Value make_undefined() {
     stable::TensorHandle made = nullptr;
     stable::check(stable::functions().aoti_torch_new_uninitialized_tensor(&made), "make a tensor");
@@ -176,10 +178,13 @@ void fused_forward(Value* stack, std::uint64_t, std::uint64_t) {
     if (const auto fourth = stable::take_optional(stack[3])) operands.emplace_back(*fourth);
     const Value scale = stable::take_optional(stack[7]).value_or(0);
     const auto mask = static_cast<std::int64_t>(std::bit_cast<double>(scale));
-    std::vector<OwnedTensor> results = without_python_errors([&] {
+    std::vector<OwnedTensor> results;
+    kernel_failed = true;
+    without_python_errors([&] {
         const auto site = site_of(stack[4]);
-        return run_site(site->forward(), operands, 0, numbered_masks().find(mask));
+        results = run_site(site->forward(), operands, 0, numbered_masks().find(mask));
     });
+    kernel_failed = false;
     stack[0] = results[0].release();
     stack[1] = results[1].release();
     for (const std::size_t i : {2, 3, 6, 7, 8}) stack[i] = make_undefined();
@@ -218,6 +223,11 @@ void fused_backward(Value* stack, std::uint64_t, std::uint64_t) {
 }
 
 }  // namespace
+
+bool fused_has_failed() {
+    return std::exchange(kernel_failed, false);
+}
+
 }  // namespace tilewright::torch
 
 namespace tilewright::python {
@@ -239,6 +249,8 @@ void bind_fused(nb::module_& module) {
     nb::class_<NumberedMask>(module, "NumberedMask")
         .def(nb::init<nb::object>(), nb::arg("core"))
         .def_prop_ro("scale", &NumberedMask::scale);
+    module.def("fused_has_failed", torch::fused_has_failed,
+               "Whether its kernel is what failed since the last such question.");
     module.def(
         "fused_dropout",
         [](const std::string& text) {

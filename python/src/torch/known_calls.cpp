@@ -6,6 +6,7 @@
 
 #include "bindings.h"
 #include "nanobind/stl/vector.h"
+#include "torch/operators.h"
 
 namespace tilewright::torch {
 namespace {
@@ -157,6 +158,7 @@ nb::object KnownCalls::call_fused(const Known& known, const Arguments& operands,
     const nb::object results = nb::steal(PyObject_Vectorcall(
         fused_.ptr(), all.data(), kMost + 1, scale.is_valid() ? kKeywords : nullptr));
     if (!results.is_valid()) {
+        if (!fused_has_failed()) nb::raise_python_error();
         PyErr_Clear();  // the Function raises errors in their own class
         return {};
     }

@@ -36,6 +36,11 @@ std::vector<stable::OwnedTensor> run_site(std::shared_ptr<const KnownSite> known
                                           const std::vector<stable::OwnedTensor>& operands,
                                           std::uint64_t seed, CallMask mask = {});
 
+/// Whether the kernel of torch's operator for attention of other libraries (fused.cpp) has failed
+/// on this thread since the last such question. Other errors of the operator come from hooks of
+/// saved tensors, by which checkpoints end a recomputation.
+bool fused_has_failed();
+
 /// Runs `body`, with Python's errors as C++ ones without their traceback.
 template <typename Body>
 auto without_python_errors(Body body) {

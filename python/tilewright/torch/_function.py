@@ -88,8 +88,10 @@ def apply_alone(site, mask, seed, operands):
         fourth = operands[3] if len(operands) > 3 else None
         try:
             out = _ops.fused(*operands[:3], fourth, dropout, scale=scale)[0]
-        except Exception:  # which is raised in its own class below
-            out = None
+        except Exception:
+            if not _core.fused_has_failed():
+                raise
+            out = None  # the Function raises it in its own class
         if out is not None:
             if mask is not None:
                 out.grad_fn.metadata["numbered"] = mask.numbered

@@ -6,6 +6,7 @@ import weakref
 import dense_torch as dense
 import pytest
 import torch
+from torch.utils import checkpoint
 
 import tilewright.torch as twt
 from tilewright.torch import _attention, _ops
@@ -72,6 +73,32 @@ def test_every_call_of_a_kind_saves_the_same():
             twt.flex_attention(*leaves, lambda s, b, h, q, kv: s + table[h])
         saved.append(shapes)
     assert all(shapes == saved[0] for shapes in saved)
+
+
+@pytest.mark.parametrize("early_stop", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_checkpoints(leaves, masked, early_stop):
+    """They end the second forward pass by an error in a hook of a saved tensor."""
+    blocks = twt.create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 6, 6, device="cpu")
+
+    def attend(*tensors):
+        return twt.flex_attention(*tensors, None, blocks if masked else None)
+
+    for _ in range(4):
+        want = torch.autograd.grad(attend(*leaves).sin().sum(), leaves)
+        with checkpoint.set_checkpoint_early_stop(early_stop):
+            out = checkpoint.checkpoint(attend, *leaves, use_reentrant=False)
+            assert all(map(torch.equal, torch.autograd.grad(out.sin().sum(), leaves), want))
+
+
+def test_errors_of_hooks_are_passed_on(leaves):
+    def refuse(x):
+        raise KeyError("a hook")
+
+    for _ in range(3):
+        with torch.autograd.graph.saved_tensors_hooks(refuse, id), pytest.raises(KeyError):
+            twt.flex_attention(*leaves)
+        twt.flex_attention(*leaves)
 
 
 def test_saved_tensors_may_be_copies(leaves):
