@@ -7,6 +7,7 @@
 #include <set>
 #include <variant>
 
+#include "cpu/index_walker.h"
 #include "ir/access.h"
 #include "ir/passes/effects.h"
 
@@ -16,6 +17,10 @@ namespace {
 /// What an element costs where each has an index of its own, as a multiple of one that is done
 /// together with its neighbours.
 constexpr double kAlone = 16;
+
+/// Bytes of neighbours that one thread owns: where another one writes close by, prefetchers take
+/// away lines that this one writes to.
+constexpr std::int64_t kApart = 4096;
 
 /// So much is worth beginning a thread.
 constexpr double kWorthAThread = 1 << 15;
@@ -102,8 +107,6 @@ Division divide(const Program& program, const ir::Arguments& arguments, std::int
         span += std::max<std::int64_t>(array.extents[dim] - 1, 0) * std::abs(array.strides[dim]);
     const std::int64_t step = std::abs(array.strides[0]);
     if (step <= span) return result;
-    // Where another thread writes close by, prefetchers take away lines that this one writes to.
-    constexpr std::int64_t kApart = 4096;
     while ((step * size_of(slot.type.dtype)) << result.shift < kApart) ++result.shift;
     const double worth = program.divided->cost * static_cast<double>(num_programs) / kWorthAThread;
     const std::int64_t sets =
@@ -111,6 +114,34 @@ Division divide(const Program& program, const ir::Arguments& arguments, std::int
     result.threads = static_cast<int>(
         std::max(1.0, std::min({worth, static_cast<double>(sets), static_cast<double>(threads)})));
     return result;
+}
+
+bool is_scattered(Frame& frame) {
+    const auto& code = frame.program->code;
+    const auto first = std::find_if(code.begin(), code.end(), [](const Instruction& instruction) {
+        return std::holds_alternative<Atomic>(instruction);
+    });
+    const Access& access = std::get<Atomic>(*first).access;
+    const ir::RefArgument& array = frame.refs[access.ref];
+    const int element = size_of(access.dtype);
+    constexpr std::int64_t kSmall = std::int64_t{1} << 20;
+    if (!by_element(access) || array.extents[0] * std::abs(array.strides[0]) * element > kSmall)
+        return false;
+    execute_before(frame, static_cast<std::size_t>(first - code.begin()));
+    const Walker walker(frame, access, last_axis(access));
+    std::int64_t last = -1, near = 0, all = 0;
+    walker.for_each([&](const Coordinates& c, std::int64_t count) {
+        walker.each(
+            c, count,
+            [&](std::int64_t, std::int64_t offset) {
+                const std::int64_t piece = offset * element / kApart;
+                near += piece == last ? 1 : 0;
+                last = piece;
+                ++all;
+            },
+            [](std::int64_t) {});
+    });
+    return 4 * near < 3 * all;
 }
 
 Ownership Division::of(int thread) const {

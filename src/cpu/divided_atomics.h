@@ -26,6 +26,11 @@ struct Division {
     Ownership of(int thread) const;
 };
 
+/// Looks at the elements of one program, of which nothing has run yet: true where one thread is
+/// faster, because the array is small and each element is far from the one before it. Then nothing
+/// waits for an addition to the same element, and threads often write close to each other.
+bool is_scattered(Frame& frame);
+
 /// How to divide a call, among at most `threads`.
 Division divide(const Program& program, const ir::Arguments& arguments, std::int64_t num_programs,
                 int threads);

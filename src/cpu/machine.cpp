@@ -201,6 +201,12 @@ class Call {
         }
     }
 
+    /// True where threads had better not divide the elements of its atomics.
+    bool is_scattered(Worker& worker) const {
+        Frame frame = prepare(worker, num_programs_ / 2);
+        return cpu::is_scattered(frame);
+    }
+
     std::int64_t cost(Worker& worker, std::int64_t index) const {
         Frame frame = prepare(worker, index);
         return estimate_cost(frame);
@@ -365,7 +371,7 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     const Division division = kTimed || parallel_for || g_beside_others
                                   ? Division()
                                   : divide(program, arguments, count, num_threads());
-    if (division.threads > 1) {
+    if (division.threads > 1 && !call.is_scattered(*WorkerLease())) {
         on_threads(division.threads, division.threads, [&](std::int64_t i) {
             const WorkerLease worker;
             auto execute_frame = make();

@@ -229,7 +229,9 @@ struct OrderedSums {
     Agreement test{{30}};
     Value out;
 
-    OrderedSums(DType dtype, DType index, std::int64_t columns, bool scaled, Beside beside) {
+    /// `near`: those of one program are close to each other.
+    OrderedSums(DType dtype, DType index, std::int64_t columns, bool scaled, Beside beside,
+                bool near = true) {
         Kernel& k = test.k;
         const bool rows = columns > 1;
         const std::int64_t count = rows ? 100 : 300, all = 30 * count;
@@ -239,10 +241,14 @@ struct OrderedSums {
                     x = test.array(dtype, rows ? std::vector{all, columns} : std::vector{all}),
                     first = k.b.binary(Op::mul, k.b.program_id(0), k.index(count));
         const auto lines = IndexOperand::slice(first, count, 1);
-        const Value at = k.b.binary(Op::sub,
-                                    k.b.binary(Op::rem, k.b.cast(k.load(ids, {lines}), index),
-                                               k.b.constant_int({index, {count}}, length + 7)),
-                                    k.b.constant_int({index, {count}}, 3));
+        const ir::Type type{index, {count}};
+        const Value start = k.b.binary(
+            Op::sub, k.b.binary(Op::mul, k.b.program_id(0), k.index(near ? length / 33 : 0)),
+            k.index(3));
+        const Value range = k.b.constant_int(type, near ? 97 : length + 7),
+                    within = k.b.binary(Op::rem, k.b.cast(k.load(ids, {lines}), index), range);
+        const Value at =
+            k.b.binary(Op::add, within, k.b.broadcast(k.b.cast(start, index), type.shape));
         Value values = rows ? k.load(x, {lines, k.slice(0, columns)}) : k.load(x, {lines});
         if (scaled) values = k.b.binary(Op::mul, values, k.b.constant(k.b.type(values), 0.1));
         auto to = std::vector{IndexOperand::tile(at)};
@@ -263,7 +269,7 @@ TEST(MachineDividedAtomics, GiveTheSumsOfOneThread) {
         for (const DType index : {DType::i32, DType::i64}) {
             for (const std::int64_t columns : {1, 40, 64}) {
                 for (const bool scaled : {true, false}) {
-                    OrderedSums sums(dtype, index, columns, scaled, Beside::nothing);
+                    OrderedSums sums(dtype, index, columns, scaled, Beside::nothing, scaled);
                     sums.test.check();
                     const auto program = compile(sums.test.k.function);
                     // A pass over rows takes as long as adding them.
