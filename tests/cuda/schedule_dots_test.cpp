@@ -94,10 +94,10 @@ TEST(ScheduleDots, LeftOperandsMayBeInRegisters) {
     // What a loop does not change is loaded before it.
     const ThreadText loaded = text_of_dots(
         kLeft + kRight + "%w = read_fragments %a reads @a : bf16[16, 16] @sums packed\n" +
-        "scope text \"\" {\nmma %s, %w, %b reads @b\n}\n");
+        "%one = constant is 1 : i64\nscope %one, %one {\nmma %s, %w, %b reads @b\n}\n");
     EXPECT_THAT(loaded.statements,
                 HasSubstr("u32 w_0, w_1, w_2, w_3; ptx::ldmatrix(w_0, w_1, w_2, w_3, from0 + 0);\n"
-                          "    {\n        // k 0\n"));
+                          "    if (1ll < 1ll) {\n        // k 0\n"));
     EXPECT_THAT(loaded.statements, HasSubstr("s_7, w_0, w_1, w_2, w_3, from1 + 0);"));
 }
 

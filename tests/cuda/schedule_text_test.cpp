@@ -49,6 +49,7 @@ std::int64_t shared_bytes(const std::string& body) {
     return program.shared_bytes;
 }
 
+const std::string kScalars = "%eight = constant is 8 : i64\n%yes = constant is true : bool\n";
 constexpr const char* kUseA = "operation of @one\n access writes @a\n raw text \"a\"\n";
 constexpr const char* kUseB = "operation of @two\n access writes @b\n raw text \"b\"\n";
 
@@ -61,8 +62,8 @@ TEST(ScheduleText, BuffersShareAPlaceWhereTheirLifetimesDoNotMeet) {
 }
 
 TEST(ScheduleText, ABufferFromBeforeALoopLivesUntilTheLoopEnds) {
-    const std::string body = std::string(kUseA) +
-                             "loop text \"for (;;)\" {\n"
+    const std::string body = kScalars + kUseA +
+                             "loop {\n leave %yes\n"
                              "operation of @for_loop\n operation of @read\n access reads @a\n" +
                              kUseB + "}\n";
     EXPECT_EQ(shared_bytes(body), 384);
@@ -70,7 +71,7 @@ TEST(ScheduleText, ABufferFromBeforeALoopLivesUntilTheLoopEnds) {
     EXPECT_EQ(lives.at("a").last, lives.at("b").last);
     // In a branch nothing is repeated.
     std::string branch = body;
-    branch.replace(branch.find("loop"), 4, "branch");
+    branch.replace(branch.find("loop"), 4, "branch %yes");
     EXPECT_EQ(shared_bytes(branch), 256);
 }
 
@@ -95,21 +96,24 @@ TEST(ScheduleText, BuffersAtOnePlaceAreOrderedLikeOne) {
 }
 
 TEST(ScheduleText, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
-    EXPECT_EQ(statements("operation of @one\n access writes @a\n"
-                         "loop text \"for (;;)\" {\n"
-                         "operation of @two\n access reads @a\n raw text \"r\"\n"
-                         "}\n access writes @a\n raw text \"w\"\n"),
-              "    for (;;) {\n        __syncthreads();\n        r\n    }\n"
+    EXPECT_EQ(statements(kScalars + "operation of @one\n access writes @a\n"
+                                    "loop {\n leave %yes\n"
+                                    "operation of @two\n access reads @a\n raw text \"r\"\n"
+                                    "}\n access writes @a\n raw text \"w\"\n"),
+              "    while (true) {\n        if (!(true)) break;\n        __syncthreads();\n        "
+              "r\n    }\n"
               "    __syncthreads();\n    w\n");
     // What an iteration writes last is read by the next one.
-    EXPECT_EQ(statements("loop text \"for (;;)\" {\n"
-                         "operation of @two\n access reads @a\n raw text \"r\"\n"
-                         "access writes @a\n raw text \"w\"\n}\n"),
-              "    for (;;) {\n        __syncthreads();\n        r\n"
-              "        __syncthreads();\n        w\n    }\n");
+    EXPECT_EQ(
+        statements(kScalars + "loop {\n leave %yes\n"
+                              "operation of @two\n access reads @a\n raw text \"r\"\n"
+                              "access writes @a\n raw text \"w\"\n}\n"),
+        "    while (true) {\n        if (!(true)) break;\n        __syncthreads();\n        r\n"
+        "        __syncthreads();\n        w\n    }\n");
     // An array that one branch stores to is loaded after a barrier; one that is only loaded is not.
     const std::string branches =
-        "branch text \"if (c)\" {\n access {} @x\n raw text \"s\"\n} {\n raw text \"t\"\n}\n"
+        kScalars +
+        "branch %yes {\n access {} @x\n raw text \"s\"\n} {\n raw text \"t\"\n}\n"
         "access loads @x\n raw text \"l\"\n";
     const auto with = [&](const char* how) {
         std::string text = branches;
@@ -120,9 +124,10 @@ TEST(ScheduleText, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
 }
 
 TEST(ScheduleText, AScopeIsPartOfTheStatementsAroundIt) {
-    EXPECT_EQ(statements("operation of @one\n access writes @a\n scope text \"\" {\n"
-                         "access reads @a\n raw text \"r\"\n}\n"),
-              "    {\n        __syncthreads();\n        r\n    }\n");
+    EXPECT_EQ(
+        statements(kScalars + "operation of @one\n access writes @a\n scope %eight, %eight {\n"
+                              "access reads @a\n raw text \"r\"\n}\n"),
+        "    if (8ll < 8ll) {\n        __syncthreads();\n        r\n    }\n");
 }
 
 TEST(ScheduleText, CopiesAreWaitedForBeforeTheyAreRead) {

@@ -94,16 +94,15 @@ schedule::Value recompute(Lowering& cx, Value value, const std::set<Value>& insi
         .value;
 }
 
-void prefetch(Lowering& cx, std::span<const Instruction* const> loads, const std::string& at) {
+void prefetch(Lowering& cx, std::span<const Instruction* const> loads, schedule::Value at) {
     const Instruction& loop = *cx.prefetched.at(loads.front()->result()).loop;
     const std::set<Value> inside = Analysis::values_inside(loop);
-    cx.open(fmt::format("if ({} < {})", at, index_text(cx, loop.operands[1])));
-    const schedule::Value begin = cx.named(cx.scalar_layout(), DType::i64, {at}).value;
+    cx.open(schedule::make(schedule::Op::scope, {at, scalar_of(cx, loop.operands[1])}));
     for (const Instruction* load : loads) {
         const Prefetched& ahead = cx.prefetched.at(load->result());
         std::vector<schedule::Value> indices;
         for (Value operand : ir::access(*load).indices) {
-            indices.push_back(recompute(cx, operand, inside, loop.blocks[0].arguments[0], begin));
+            indices.push_back(recompute(cx, operand, inside, loop.blocks[0].arguments[0], at));
         }
         schedule::Instruction same = array_access(cx, *load, ahead.next.layout, std::move(indices));
         same.operands.push_back(ahead.next.value);

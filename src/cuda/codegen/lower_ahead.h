@@ -12,7 +12,7 @@ void copy_to_shared(Lowering& cx, const ir::Instruction& load, const SharedTile&
                     std::vector<schedule::Value> indices, schedule::Value slot = {});
 void lower_staged(Lowering& cx, const ir::Instruction& load);
 /// Issues the loads of the iteration at `at`.
-void prefetch(Lowering& cx, std::span<const ir::Instruction* const> loads, const std::string& at);
+void prefetch(Lowering& cx, std::span<const ir::Instruction* const> loads, schedule::Value at);
 /// A scalar of a loop in the iteration at `at`.
 schedule::Value recompute(Lowering& cx, ir::Value value, const std::set<ir::Value>& inside,
                           ir::Value induction, schedule::Value at);

@@ -15,25 +15,10 @@ namespace {
 using ir::Value;
 
 void program_ids(Lowering& cx) {
-    const int axes = static_cast<int>(cx.function.grid.size());
-    std::vector<std::string> extents;
-    for (int axis = 0; axis < axes; ++axis) {
-        const std::int64_t extent = cx.function.grid[axis];
-        extents.push_back(extent == ir::kDynamic ? fmt::format("grid{}", axis)
-                                                 : fmt::format("{}", extent));
-    }
-    if (axes == 0) return;
-    cx.line("u32 program = {}{};", cx.workspace ? "first_program + " : "",
-            cx.plan.launch.last_first ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
-    for (int axis = axes - 1; axis >= 0; --axis) {
-        const std::string& extent = extents[axis];
-        if (axis == 0) {
-            cx.line("const i64 program0 = program;");
-        } else {
-            cx.line("const i64 program{} = program % static_cast<u32>({});", axis, extent);
-            cx.line("program /= static_cast<u32>({});", extent);
-        }
-    }
+    if (cx.function.grid.empty()) return;
+    schedule::Instruction& ids = cx.append(schedule::Op::program_ids);
+    if (cx.workspace) ids.flag("workspace");
+    if (cx.plan.launch.last_first) ids.flag("last_first");
 }
 
 /// Places the scratch Refs, in the buffers `scratch` or in the workspace; returns the bytes of
@@ -55,16 +40,16 @@ std::int64_t place_scratch(Lowering& cx, std::vector<int>& scratch) {
             continue;
         }
         const int id = cx.buffer(std::max<std::int64_t>(bytes, 1));
-        cx.line("{0}* const {1}_data = reinterpret_cast<{0}*>(memory + {2});",
-                storage_type(ref.dtype), ref_name(cx, parameter), buffer_name(id));
-        cx.touch(id);
+        cx.append(schedule::Op::place_scratch)
+            .with_symbol("of", ref_name(cx, parameter))
+            .with_symbol("uses", buffer_name(id));
         scratch.push_back(id);
     }
     for (const auto& [parameter, offset] : in_workspace) {
-        cx.line(
-            "{0}* const {1}_data = reinterpret_cast<{0}*>(workspace + blockIdx.x * {2}ull + {3});",
-            storage_type(cx.function.ref_type(parameter).dtype), ref_name(cx, parameter), total,
-            offset);
+        cx.append(schedule::Op::place_scratch)
+            .with_symbol("of", ref_name(cx, parameter))
+            .with("at", offset)
+            .with("stride", total);
     }
     return total;
 }

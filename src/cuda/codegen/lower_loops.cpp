@@ -44,9 +44,9 @@ void lower_for(Lowering& cx, const Instruction& made) {
     const ir::Block& body = made.blocks[0];
     const Value induction = body.arguments[0];
     const std::span<const Value> arguments = std::span(body.arguments).subspan(1);
-    const std::string low = index_text(cx, made.operands[0]),
-                      high = index_text(cx, made.operands[1]),
-                      step = index_text(cx, made.operands[2]);
+    const schedule::Value low = index_of(cx, made.operands[0]),
+                          high = index_of(cx, made.operands[1]),
+                          step = index_of(cx, made.operands[2]);
     const bool marked = cx.target.mark_lines && made.location.line > 0;
     cx.comment("{}for_loop over {} carries", marked ? fmt::format("@{} ", made.location.line) : "",
                arguments.size());
@@ -73,25 +73,27 @@ void lower_for(Lowering& cx, const Instruction& made) {
     const bool may_wrap =
         __builtin_add_overflow(cx.facts.range(made.operands[1]).high, steps.high, &most) ||
         (!streamed.empty() && steps.low < 1);
-    const auto after = [&](const std::string& at) {
-        return may_wrap ? fmt::format("next_index({}, {}, {})", at, high, step)
-                        : fmt::format("({} + {})", at, step);
-    };
-    const auto advance = [&](const std::string& at) {
-        return may_wrap ? fmt::format("{} = {}", at, after(at)) : fmt::format("{} += {}", at, step);
+    const auto followed_by = [&](schedule::Op op, schedule::Value at) {
+        schedule::Instruction next = schedule::make(op, {at, step});
+        if (may_wrap) next.operands.push_back(high);
+        return next;
     };
     const std::set<Value> inside = Analysis::values_inside(made);
-    const std::string iv = fmt::format("v{}", induction.id), tag = cx.fresh("l");
+    const std::string tag = cx.fresh("l");
     std::vector<SharedTile> tiles;
-    const auto copy_iteration = [&](const std::string& text, const std::string& slot_text) {
-        const schedule::Value at = cx.named(cx.scalar_layout(), DType::i64, {text}).value,
-                              slot = cx.named(cx.scalar_layout(), DType::i32, {slot_text}).value;
+    const auto number = [&](std::uint64_t bits) {
+        schedule::Instruction& made_constant = cx.append(schedule::make(ir::Op::constant, {}));
+        made_constant.attributes.push_back(schedule::element_attribute(DType::i32, bits));
+        return cx.result_of(made_constant, "", cx.scalar_layout(), DType::i32).value;
+    };
+    Held next, slot;  // the iteration that is copied, and the slot that is read
+    const auto copy_iteration = [&](schedule::Value to) {
         for (std::size_t i = 0; i < streamed.size(); ++i) {
             std::vector<schedule::Value> indices;
             for (Value operand : ir::access(*streamed[i]).indices) {
-                indices.push_back(recompute(cx, operand, inside, induction, at));
+                indices.push_back(recompute(cx, operand, inside, induction, next.value));
             }
-            copy_to_shared(cx, *streamed[i], tiles[i], std::move(indices), slot);
+            copy_to_shared(cx, *streamed[i], tiles[i], std::move(indices), to);
         }
     };
     if (!streamed.empty()) {
@@ -106,13 +108,13 @@ void lower_for(Lowering& cx, const Instruction& made) {
             written.with_symbol("writes", buffer_name(tile.buffer));
         }
         cx.comment("the first {} of {} stages", stages - 1, stages);
-        cx.line("i64 {}_next = {};", tag, low);
+        next = cx.declare(tag + "_next", cx.scalar_layout(), DType::i64, low);
         for (int stage = 0; stage + 1 < stages; ++stage) {
-            cx.open(fmt::format("if ({}_next < {})", tag, high));
-            copy_iteration(tag + "_next", fmt::format("{}", stage));
+            cx.open(schedule::make(schedule::Op::scope, {next.value, high}));
+            copy_iteration(number(static_cast<std::uint64_t>(stage)));
             cx.close();
             cx.append(schedule::Op::commit_copies);
-            cx.line("{};", advance(tag + "_next"));
+            cx.append(followed_by(schedule::Op::advance, next.value));
         }
         cx.settle_copies(stages - 1);
     } else {
@@ -127,24 +129,29 @@ void lower_for(Lowering& cx, const Instruction& made) {
         const Layout layout = cx.home(load->result());
         const DType dtype = cx.type(load->result()).dtype;
         const bool in_words = cx.facts.access_vector(*load, layout) * size_of(dtype) == 16;
-        schedule::Instruction& next = cx.append(schedule::Op::declare).flag("zero");
-        if (in_words) next.flag("words");
+        schedule::Instruction& zero = cx.append(schedule::Op::declare).flag("zero");
+        if (in_words) zero.flag("words");
         const std::string name = fmt::format("{}_raw{}", tag, load->result().id);
         cx.prefetched[load->result()] = {
-            &made, in_words, cx.result_of(next, name, layout, dtype), {}};
+            &made, in_words, cx.result_of(zero, name, layout, dtype), {}};
     }
     if (!ahead.empty()) prefetch(cx, ahead, low);
     const Instruction* step_made = cx.facts.constant(made.operands[2]);
     const bool positive =
         step_made != nullptr &&
         static_cast<std::int64_t>(step_made->get<ir::ConstantAttributes>().bits) > 0;
-    if (!streamed.empty()) cx.line("int {}_slot = 0;", tag);
-    cx.line("#pragma unroll 1");
-    cx.open(fmt::format("for (i64 {0} = {1}; {0} < {2}{3}; {4})", iv, low, high,
-                        positive ? "" : fmt::format(" && {} > 0", step), advance(iv)),
-            schedule::Op::loop);
+    if (!streamed.empty()) {
+        slot = cx.declare(tag + "_slot", cx.scalar_layout(), DType::i32, number(0));
+    }
+    schedule::Instruction loop = schedule::make(schedule::Op::loop, {low, high, step});
+    if (positive) loop.flag("rises");
+    if (may_wrap) loop.flag("stops");
+    const Held iv{cx.scalar_layout(),
+                  cx.add(fmt::format("v{}", induction.id), cx.scalar_layout(), DType::i64)};
+    cx.registers.define(iv.value);
+    cx.open(std::move(loop)).arguments = {iv.value};
     cx.begin_operation(name(made.op));
-    cx.hold(induction, cx.variables(iv, cx.scalar_layout(), DType::i64));
+    cx.hold(induction, iv);
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         cx.hold(arguments[i], carries[i]);
     }
@@ -158,19 +165,22 @@ void lower_for(Lowering& cx, const Instruction& made) {
                                      entry.next.layout, cx.type(load->result()).dtype);
         }
         cx.comment("the next iteration's");
-        prefetch(cx, ahead, after(iv));
+        schedule::Instruction& following =
+            cx.append(followed_by(schedule::Op::following, iv.value));
+        prefetch(cx, ahead, cx.result_of(following, "", iv.layout, DType::i64).value);
     }
     if (!streamed.empty()) {
         cx.append(schedule::Op::wait_copies).with("pending", stages - 2);
         cx.append(schedule::Op::barrier);
         for (const Instruction* load : streamed) cx.access_global(load->operands[0], false);
-        cx.open(fmt::format("if ({}_next < {})", tag, high));
-        cx.line("const int slot = {0}_slot == 0 ? {1} : {0}_slot - 1;", tag, stages - 1);
-        copy_iteration(tag + "_next", "slot");
+        cx.open(schedule::make(schedule::Op::scope, {next.value, high}));
+        schedule::Instruction& before = cx.append(schedule::Op::before).with("slots", stages);
+        before.operands = {slot.value};
+        copy_iteration(
+            cx.result_of(before, cx.fresh("slot"), cx.scalar_layout(), DType::i32).value);
         cx.close();
         cx.append(schedule::Op::commit_copies);
-        cx.line("{};", advance(tag + "_next"));
-        const Held slot = cx.named(cx.scalar_layout(), DType::i32, {tag + "_slot"});
+        cx.append(followed_by(schedule::Op::advance, next.value));
         for (std::size_t i = 0; i < streamed.size(); ++i) {
             SharedTile tile = tiles[i];
             hold_copied(cx, tile, slot.value);
@@ -181,8 +191,9 @@ void lower_for(Lowering& cx, const Instruction& made) {
     lower_block(cx, body);
     cx.settle_copies();
     assign_carries(cx, arguments, carries, body.terminator().operands);
-    if (!streamed.empty())
-        cx.line("{0}_slot = {0}_slot == {1} ? 0 : {0}_slot + 1;", tag, stages - 1);
+    if (!streamed.empty()) {
+        cx.append(schedule::make(schedule::Op::next_slot, {slot.value})).with("slots", stages);
+    }
     cx.close();
     cx.streamed = outer;
     if (!streamed.empty()) cx.append(schedule::Op::wait_copies).with("pending", 0);
@@ -198,7 +209,7 @@ void lower_while(Lowering& cx, const Instruction& made) {
     const std::vector<Held> carries = declare_carries(cx, made.operands, body.arguments);
     cx.settle_copies();
     hoist_fragments(cx, made);
-    cx.open("while (true)", schedule::Op::loop);
+    cx.open(schedule::make(schedule::Op::loop, {}));
     cx.begin_operation(name(made.op));
     for (std::size_t i = 0; i < carries.size(); ++i) {
         cx.hold(condition.arguments[i], carries[i]);
@@ -206,7 +217,8 @@ void lower_while(Lowering& cx, const Instruction& made) {
     }
     lower_block(cx, condition);
     cx.settle_copies();
-    cx.line("if (!({})) break;", scalar_text(cx, condition.terminator().operands[0]));
+    const schedule::Value holds = scalar_of(cx, condition.terminator().operands[0]);
+    cx.append(schedule::Op::leave).operands = {holds};
     lower_block(cx, body);
     cx.settle_copies();
     assign_carries(cx, body.arguments, carries, body.terminator().operands);
@@ -224,11 +236,11 @@ void lower_branch(Lowering& cx, const Instruction& made) {
             cx.declare(fmt::format("v{}", result.id), cx.home(result), cx.type(result).dtype));
     }
     cx.settle_copies();
-    const std::string condition = scalar_text(cx, made.operands[0]);
+    const schedule::Value condition = scalar_of(cx, made.operands[0]);
     for (std::size_t branch = 0; branch < 2; ++branch) {
         const ir::Block& body = made.blocks[branch];
         if (branch == 0) {
-            cx.open(fmt::format("if ({})", condition), schedule::Op::branch);
+            cx.open(schedule::make(schedule::Op::branch, {condition}));
         } else {
             cx.open_else();
         }

@@ -45,9 +45,11 @@ std::string scalar_text(Lowering& cx, Value value) {
     return elements_of(cx, value, cx.scalar_layout()).front();
 }
 
-std::string index_text(Lowering& cx, Value value) {
-    const std::string text = scalar_text(cx, value);
-    return cx.type(value).dtype == DType::i64 ? text : fmt::format("static_cast<i64>({})", text);
+schedule::Value index_of(Lowering& cx, Value value) {
+    const schedule::Value scalar = scalar_of(cx, value);
+    if (cx.type(value).dtype == DType::i64) return scalar;
+    schedule::Instruction& wide = cx.append(schedule::make(schedule::Op::index, {scalar}));
+    return cx.result_of(wide, "", cx.scalar_layout(), DType::i64).value;
 }
 
 const Names& elements_of(Lowering& cx, Value value, const Layout& layout) {

@@ -8,7 +8,7 @@ namespace tilewright::cuda {
 /// The text of a scalar.
 std::string scalar_text(Lowering& cx, ir::Value value);
 /// An integer scalar as i64 text.
-std::string index_text(Lowering& cx, ir::Value value);
+schedule::Value index_of(Lowering& cx, ir::Value value);
 /// A value in a layout, computed or converted where necessary.
 schedule::Value value_in(Lowering& cx, ir::Value value, const Layout& layout);
 schedule::Value scalar_of(Lowering& cx, ir::Value value);

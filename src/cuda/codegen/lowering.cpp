@@ -34,10 +34,10 @@ schedule::Instruction& Lowering::append(schedule::Op op) {
     return made;
 }
 
-void Lowering::open(const std::string& head, schedule::Op op) {
-    schedule::Instruction& made = append(op).with_text("text", head);
-    blocks.push_back(&made.blocks.emplace_back());
+schedule::Block& Lowering::open(schedule::Instruction made) {
+    blocks.push_back(&append(std::move(made)).blocks.emplace_back());
     scopes.emplace_back();
+    return *blocks.back();
 }
 
 void Lowering::open_else() {

@@ -110,8 +110,8 @@ struct Lowering {
         append(schedule::Op::comment)
             .with_text("text", fmt::format(format, std::forward<Args>(args)...));
     }
-    /// "head {" and a scope of names; loops and branches run it any number of times.
-    void open(const std::string& head, schedule::Op op = schedule::Op::scope);
+    /// A block and a scope of names; loops and branches run it any number of times.
+    schedule::Block& open(schedule::Instruction made);
     void open_else();
     void close();
     void begin_operation(std::string_view name);

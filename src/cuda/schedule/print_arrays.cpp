@@ -12,11 +12,6 @@
 
 namespace tilewright::cuda::schedule {
 
-std::string ThreadPrinter::index(Value value) const {
-    const std::string& text = registers(value).front();
-    return dtype(value) == DType::i64 ? text : fmt::format("static_cast<i64>({})", text);
-}
-
 AccessText ThreadPrinter::access_text(const ArrayAccess& access, const Layout& layout) {
     const Parameter& array = access.array;
     const auto registers_of_tile = static_cast<std::size_t>(layout.registers());

@@ -68,10 +68,25 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return mma(made);
         case Op::multiply_add:
             return multiply_add(made);
+        case Op::program_ids:
+            return program_ids(made);
+        case Op::place_scratch:
+            return place_scratch(made);
         case Op::scope:
         case Op::loop:
         case Op::branch:
             return blocks(made);
+        case Op::leave:
+            return line("if (!({})) break;", registers(made.operands[0]).front());
+        case Op::advance:
+            return line("{};", advance(made));
+        case Op::before:
+            return line("const int {0} = {1} == 0 ? {2} : {1} - 1;",
+                        registers(made.result()).front(), registers(made.operands[0]).front(),
+                        made.number("slots") - 1);
+        case Op::next_slot:
+            return line("{0} = {0} == {1} ? 0 : {0} + 1;", registers(made.operands[0]).front(),
+                        made.number("slots") - 1);
         case Op::barrier:
             return line("__syncthreads();");
         case Op::commit_copies:
@@ -79,6 +94,8 @@ void ThreadPrinter::instruction(const Instruction& made) {
         case Op::wait_copies:
             return line("ptx::cp_async_wait<{}>();", made.number("pending"));
         case Op::registers:
+        case Op::index:
+        case Op::following:
         case Op::relabel:
         case Op::operation:
         case Op::access:
@@ -97,10 +114,34 @@ void ThreadPrinter::tile(const Instruction& made) {
     if (is_pointwise(made.tile) && !is_free_cast(p_, made)) elementwise(made);
 }
 
+std::string ThreadPrinter::advance(const Instruction& made) const {
+    const std::string& variable = registers(made.operands[0]).front();
+    return made.operands.size() > 2
+               ? fmt::format("{} = {}", variable, names_.following(made))
+               : fmt::format("{} += {}", variable, names_.index(made.operands[1]));
+}
+
+std::string ThreadPrinter::head(const Instruction& made) {
+    const auto operand = [&](std::size_t i) { return names_.index(made.operands[i]); };
+    if (made.is(Op::scope)) return fmt::format("if ({} < {})", operand(0), operand(1));
+    if (made.is(Op::branch)) {
+        return fmt::format("if ({})", registers(made.operands[0]).front());
+    }
+    if (made.operands.empty()) return "while (true)";
+    const Value induction = made.blocks[0].arguments[0];
+    names_.define(induction);
+    std::vector<Value> next = {induction, made.operands[2]};
+    if (made.has("stops")) next.push_back(made.operands[1]);
+    line("#pragma unroll 1");
+    return fmt::format("for (i64 {0} = {1}; {0} < {2}{3}; {4})", registers(induction).front(),
+                       operand(0), operand(1),
+                       made.has("rises") ? "" : fmt::format(" && {} > 0", operand(2)),
+                       advance(make(Op::advance, std::move(next))));
+}
+
 void ThreadPrinter::blocks(const Instruction& made) {
     for (std::size_t i = 0; i < made.blocks.size(); ++i) {
-        const std::string head = i == 0 ? made.symbol("text") : "else";
-        line("{}{}{{", head, head.empty() ? "" : " ");
+        line("{} {{", i == 0 ? head(made) : "else");
         ++depth_;
         addresses_.emplace_back();
         block(made.blocks[i]);
@@ -108,6 +149,27 @@ void ThreadPrinter::blocks(const Instruction& made) {
         --depth_;
         line("}}");
     }
+}
+
+void ThreadPrinter::program_ids(const Instruction& made) {
+    line("u32 program = {}{};", made.has("workspace") ? "first_program + " : "",
+         made.has("last_first") ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
+    for (std::size_t axis = p_.grid.size() - 1; axis > 0; --axis) {
+        const std::string extent = p_.grid[axis] == ir::kDynamic ? fmt::format("grid{}", axis)
+                                                                 : fmt::format("{}", p_.grid[axis]);
+        line("const i64 program{} = program % static_cast<u32>({});", axis, extent);
+        line("program /= static_cast<u32>({});", extent);
+    }
+    line("const i64 program0 = program;");
+}
+
+void ThreadPrinter::place_scratch(const Instruction& made) {
+    const Parameter& array = p_.ref(made.symbol("of"));
+    const std::string place = made.has("at") ? fmt::format("workspace + blockIdx.x * {}ull + {}",
+                                                           made.number("stride"), made.number("at"))
+                                             : fmt::format("memory + {}", made.symbol("uses"));
+    line("{0}* const {1}_data = reinterpret_cast<{0}*>({2});", storage_type(array.dtype),
+         array.name, place);
 }
 
 void ThreadPrinter::scalars() {

@@ -72,9 +72,17 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "read_fragments",
                                                         "mma",
                                                         "multiply_add",
+                                                        "program_ids",
+                                                        "place_scratch",
                                                         "scope",
                                                         "loop",
                                                         "branch",
+                                                        "leave",
+                                                        "index",
+                                                        "following",
+                                                        "advance",
+                                                        "before",
+                                                        "next_slot",
                                                         "operation",
                                                         "access",
                                                         "barrier",
@@ -291,6 +299,7 @@ bool is_access(const Instruction& made) {
         case Op::join_totals:
         case Op::write_operand:
         case Op::shared_tile:
+        case Op::place_scratch:
         case Op::read_fragments:
         case Op::mma:
         case Op::multiply_add:

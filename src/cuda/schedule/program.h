@@ -98,9 +98,18 @@ enum class Op : std::uint8_t {
     read_fragments,  ///< tile in shared memory -> a left operand in registers, packed
     mma,             ///< variables, a, b: adds a product by mma.sync
     multiply_add,    ///< the same by multiply-adds
-    scope,           ///< text and a block in braces
-    loop,            ///< the same, repeated
-    branch,          ///< the same, or the second block
+    program_ids,     ///< the indices of the program, from the number of the thread block
+    place_scratch,   ///< an array of the program's own: in a buffer that it `uses`, or `at` a place
+                     ///< in the workspace
+    scope,           ///< a, b: the block is run if a < b, by all threads alike
+    loop,            ///< [low, high, step]: the block is repeated
+    branch,          ///< condition: the first block is run, or else the second one
+    leave,           ///< condition: ends the loop where it does not hold
+    index,           ///< scalar -> the same as i64
+    following,       ///< i, step[, high] -> the next one of a loop, at most high
+    advance,         ///< variable, step[, high]: the same in place
+    before,          ///< slot -> the one before it, of `slots`
+    next_slot,       ///< variable: the slot after it, of `slots`
     operation,       ///< begins the text of an operation: what that uses is alive at once
     access,          ///< what the text that follows reads and writes
     barrier,         ///< all threads of the block meet

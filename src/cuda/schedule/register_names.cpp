@@ -179,13 +179,36 @@ Names RegisterNames::of_tile(const Instruction& made) {
     }
 }
 
+void RegisterNames::reserve() {
+    if (names_.size() >= program_.num_values()) return;
+    names_.resize(program_.num_values());
+    words_.resize(program_.num_values());
+    distinct_.resize(program_.num_values());
+}
+
+void RegisterNames::define(Value argument) {
+    reserve();
+    names_[argument.id] = numbered_registers(argument);
+    distinct_[argument.id] = true;
+}
+
+std::string RegisterNames::index(Value value) const {
+    const std::string& text = of(value).front();
+    return program_.type(value).type.dtype == DType::i64
+               ? text
+               : fmt::format("static_cast<i64>({})", text);
+}
+
+std::string RegisterNames::following(const Instruction& made) const {
+    const std::string at = index(made.operands[0]), step = index(made.operands[1]);
+    return made.operands.size() > 2
+               ? fmt::format("next_index({}, {}, {})", at, index(made.operands[2]), step)
+               : fmt::format("({} + {})", at, step);
+}
+
 void RegisterNames::define(const Instruction& made) {
     const Value result = made.result();
-    if (names_.size() < program_.num_values()) {
-        names_.resize(program_.num_values());
-        words_.resize(program_.num_values());
-        distinct_.resize(program_.num_values());
-    }
+    reserve();
     Names& names = names_[result.id];
     if (is_in_place(made)) {
         for (std::size_t i = 0; i < made.results.size(); ++i) {
@@ -210,6 +233,10 @@ void RegisterNames::define(const Instruction& made) {
         }
     } else if (made.is(Op::registers) && made.has("text")) {
         names = listed(made);
+    } else if (made.is(Op::index)) {
+        names = {index(made.operands[0])};
+    } else if (made.is(Op::following)) {
+        names = {following(made)};
     } else if (made.is(Op::read_fragments)) {
         names = numbered(program_.value_name(result), fragment_words(layout(result)));
     } else {

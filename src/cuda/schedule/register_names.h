@@ -24,6 +24,12 @@ class RegisterNames {
     /// Names the registers of a result: as variables, or as the registers or the text that they
     /// stand for.
     void define(const Instruction& made);
+    /// Those of an argument of a block: variables.
+    void define(Value argument);
+    /// A scalar index as i64.
+    std::string index(Value value) const;
+    /// What follows an index in a loop, see Op::following.
+    std::string following(const Instruction& made) const;
     /// Is a register's element computed by the elementwise operation, rather than the same as that
     /// of an earlier register?
     bool is_computed(Value result, int reg) const;
@@ -38,6 +44,8 @@ class RegisterNames {
     Names elementwise(const Instruction& made);
     Names view(const Instruction& made) const;
     Names of_tile(const Instruction& made);
+
+    void reserve();
 
     const Program& program_;
     Positions& positions_;

@@ -59,6 +59,11 @@ class ThreadPrinter {
     void instruction(const Instruction& made);
     void tile(const Instruction& made);
     void blocks(const Instruction& made);
+    /// What stands before a block.
+    std::string head(const Instruction& made);
+    std::string advance(const Instruction& made) const;
+    void program_ids(const Instruction& made);
+    void place_scratch(const Instruction& made);
 
     // ---- Values in registers.
 
@@ -109,7 +114,7 @@ class ThreadPrinter {
     // ---- Arrays.
 
     /// A scalar index as i64.
-    std::string index(Value value) const;
+    std::string index(Value value) const { return names_.index(value); }
     /// Prints what the text refers to.
     AccessText access_text(const ArrayAccess& access, const Layout& layout);
     template <typename TimesStride>

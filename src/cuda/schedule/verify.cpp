@@ -394,7 +394,7 @@ struct Rule {
     Broken (*check)(const Program&);
     Programs of = Programs::wgmma;
 };
-constexpr std::array<Rule, 33> kRules{{
+constexpr std::array<Rule, 34> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -428,6 +428,7 @@ constexpr std::array<Rule, 33> kRules{{
     {"V31", Level::split, copied_tiles, Programs::text},
     {"V32", Level::split, operands_in_memory, Programs::text},
     {"V33", Level::split, products, Programs::text},
+    {"V34", Level::split, control, Programs::text},
 }};
 
 }  // namespace
