@@ -2,6 +2,7 @@
 #include "cpu/arguments.h"
 
 #include <string>
+#include <vector>
 
 #include "support/check.h"
 
@@ -59,26 +60,27 @@ void check_ref(const ir::Function& kernel, std::size_t place, const ir::RefType&
 
 void check_arguments(const ir::Function& kernel, const ir::Arguments& arguments) {
     check_grid(kernel, arguments);
-    std::size_t refs = 0, scalars = 0;
-    for (ir::Value parameter : kernel.parameters()) {
-        if (!kernel.is_ref(parameter)) {
-            ++scalars;
-        } else if (kernel.ref_type(parameter).space == ir::Space::global) {
-            ++refs;
-        }
-    }
-    if (refs != arguments.refs.size() || scalars != arguments.scalars.size()) {
-        user_error(kernel.name, "expected {} arrays and {} scalars but got {} and {}", refs,
-                   scalars, arguments.refs.size(), arguments.scalars.size());
-    }
-    std::size_t next = 0;
+    struct Array {
+        std::size_t parameter;  // its position
+        const ir::RefType* type;
+    };
+    std::vector<Array> arrays;  // in one pass: small calls notice
+    arrays.reserve(kernel.parameters().size());
+    std::size_t scalars = 0;
     for (std::size_t i = 0; i < kernel.parameters().size(); ++i) {
         const ir::Value parameter = kernel.parameters()[i];
-        if (!kernel.is_ref(parameter)) continue;
-        const ir::RefType& type = kernel.ref_type(parameter);
-        if (type.space != ir::Space::global) continue;
-        check_ref(kernel, i, type, arguments.refs[next++]);
+        if (!kernel.is_ref(parameter)) {
+            ++scalars;
+        } else if (const auto& type = kernel.ref_type(parameter); type.space == ir::Space::global) {
+            arrays.push_back({i, &type});
+        }
     }
+    if (arrays.size() != arguments.refs.size() || scalars != arguments.scalars.size()) {
+        user_error(kernel.name, "expected {} arrays and {} scalars but got {} and {}",
+                   arrays.size(), scalars, arguments.refs.size(), arguments.scalars.size());
+    }
+    for (std::size_t i = 0; i < arrays.size(); ++i)
+        check_ref(kernel, arrays[i].parameter, *arrays[i].type, arguments.refs[i]);
 }
 
 }  // namespace tilewright::cpu

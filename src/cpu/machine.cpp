@@ -364,8 +364,13 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
     const Call call(program, arguments);
     const std::int64_t count = call.num_programs();
     if (count == 0) return;
+    if (count == 1) {
+        const WorkerLease worker;
+        auto execute_frame = make();
+        return call.run_program(*worker, 0, !g_beside_others, execute_frame);
+    }
     const int threads = parallel_for ? 2 : num_threads();
-    const bool in_turn = count == 1 || threads == 1 || program.in_order;
+    const bool in_turn = threads == 1 || program.in_order;
     // Times are those of single programs.
     constexpr bool kTimed = std::is_same_v<decltype(make()), Timed>;
     const Division division = kTimed || parallel_for || g_beside_others

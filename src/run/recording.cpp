@@ -238,6 +238,35 @@ struct Recording::State {
 
 namespace {
 
+/// Intermediate memory of a call. On the CPU a thread keeps a little for its next call; one within
+/// a call, on a thread that waits for others, has memory of its own.
+class RepeatMemory {
+  public:
+    RepeatMemory(std::int64_t bytes, Device device)
+        : keeps_(bytes > 0 && bytes <= kMostKept && device.kind == Device::Kind::cpu) {
+        if (keeps_ && kept().defined() && kept().nbytes() >= bytes)
+            memory_ = std::exchange(kept(), {});
+        else
+            memory_ = run::scratch(bytes, device);
+    }
+    ~RepeatMemory() {
+        if (keeps_) kept() = std::move(memory_);
+    }
+    RepeatMemory(const RepeatMemory&) = delete;
+    RepeatMemory& operator=(const RepeatMemory&) = delete;
+
+    void* raw() const { return memory_.raw(); }
+
+  private:
+    static constexpr std::int64_t kMostKept = std::int64_t{1} << 16;
+    static Tensor& kept() {
+        static thread_local Tensor kept;
+        return kept;
+    }
+    bool keeps_;
+    Tensor memory_;
+};
+
 /// Kernels on a GPU are chosen by this alignment of arrays, and by no larger one.
 bool is_aligned(const void* address) {
     constexpr std::uintptr_t kAlignment = 16;
@@ -297,7 +326,7 @@ bool Recording::repeat(std::span<void* const> arrays) const {
         }
         run::check_stream("repeat", device.index);
     }
-    const Tensor memory = run::scratch(state_->memory_bytes, device);
+    const RepeatMemory memory(state_->memory_bytes, device);
     std::vector<void*> addresses;
     for (const run::RecordedLaunch& launch : state_->launches) {
         ir::Arguments arguments = launch.arguments;
