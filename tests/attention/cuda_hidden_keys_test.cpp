@@ -493,8 +493,12 @@ TEST(CudaLargeScores, EqualOnesAndInfinity) {
         }
         double mean = 0;
         for (std::int64_t j = 0; j < 300; ++j) mean += values(0, 0, j, 1) / 300;
-        const Array all = run([](auto, auto, auto, auto, auto) { return -3.0e38; });
-        EXPECT_NEAR(all(0, 0, 0, 1), mean, 2e-2);
+        const Mod all_equal[] = {
+            [](auto, auto, auto, auto, auto) { return -3.0e38; },
+            [](auto s, auto, auto, auto, auto) { return s - 3.0e38; },
+            [](auto s, auto, auto, auto, auto kv) { return s + where(kv < 0, 1.0, -3.0e38); },
+            [](auto s, auto, auto, auto, auto kv) { return s + 1e38 * where(kv < 0, 1.0, -3.0); }};
+        for (const Mod& mod : all_equal) EXPECT_NEAR(run(mod)(0, 0, 0, 1), mean, 2e-2);
         const Array infinite =
             run([](auto s, auto, auto, auto, auto kv) { return where(kv == 5, INFINITY, s); });
         EXPECT_TRUE(std::isnan(infinite(0, 0, 0, 1)));

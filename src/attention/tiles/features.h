@@ -150,8 +150,9 @@ struct Extra {
 /// it reads no arrays and has such bounds: of a soft cap, for example.
 std::optional<ScoreRange> score_range(const InlinedMod& score);
 
-/// Does a score mod do nothing but add something to the score?
-bool is_additive(const InlinedMod& score);
+/// Does a score mod do nothing but add something to the score that is finite after a division by
+/// `scale`?
+bool is_additive(const InlinedMod& score, double scale);
 /// Does the mod, if there is one, read arrays only at places that do not depend on positions?
 bool reads_by_head(const InlinedMod& score);
 

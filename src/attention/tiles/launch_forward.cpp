@@ -1,5 +1,6 @@
 // The forward pass by tile programs: which programs run, and their scratch.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -107,12 +108,16 @@ void split(const AttentionSpec& spec, const TilesConfig& config, const Options& 
 /// results need the repair pass.
 bool use_bounds(Options& options, const AttentionSpec& spec, const Features& features) {
     constexpr double kUsual = 80, kMost = 145;  // of exponents; those of a soft cap of 50 fit
+    // Exponents are differences of products that are rounded: off by up to 3.5e-4 up to here.
+    constexpr double kLargest = 4096;
     if (!features.score) return false;
-    options.additive = is_additive(features.score) && scales_in_exponent(options, false);
+    options.additive =
+        scales_in_exponent(options, false) && is_additive(features.score, options.scale);
     const std::optional<ScoreRange> range = score_range(features.score);
     if (!range || spec.dtype != bf16 || spec.max_scores) return false;
     const double exponents = (range->high - range->low) * kLog2E;
-    if (exponents > kMost) return false;
+    const double largest = std::max(std::abs(range->low), std::abs(range->high));
+    if (exponents > kMost || largest > kLargest) return false;
     options.bounded = true;
     options.mark = range->high - std::max(exponents - kUsual, 0.0) / kLog2E;
     return exponents > kUsual;
