@@ -385,9 +385,12 @@ void CudaPrinter::programs(const Instruction& made) {
                    ? fmt::format("of_pair(place.column, rank{}, all_columns)", four ? " / 2" : "")
                    : "place.column");
         decode(others_, "program / (rows * columns)");
+    } else if (chained_ && p_.order.unequal) {
+        line("const TilePlace place = unequal_order(program, others, inner);");
+        decode(p_.order.inner, "inner - 1 - place.column");
+        decode(others_, "place.row");
     } else if (chained_) {
-        decode(p_.order.inner,
-               p_.order.unequal ? "inner - 1 - program % inner" : "program % inner");
+        decode(p_.order.inner, "program % inner");
         decode(others_, "program / inner");
     } else {
         decode(others_, "program");

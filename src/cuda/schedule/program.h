@@ -246,8 +246,9 @@ struct TileOrder {
     /// Axes that the operands of the loops do not depend on: programs that differ only in these are
     /// consecutive, so that they find the same operands in L2.
     std::vector<int> inner;
-    /// Programs differ in length, the last along `inner` first: those at the end of the grid have
-    /// thread blocks of their own.
+    /// Programs differ in length, the last along `inner` first, and go side by side with others of
+    /// their length (`unequal_order`): those at the end of the grid have thread blocks of their
+    /// own.
     bool unequal = false;
     /// Their lengths depend on what is loaded, too: each program has its own thread block.
     bool irregular = false;

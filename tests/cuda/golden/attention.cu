@@ -43,9 +43,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
             Slot<2> v141{0, 1};
             Slot<2> v143{0, 1};
             for (u32 program = first_program; program < last_program; program += gridDim.x) {
-                u32 of_0 = inner - 1 - program % inner;
+                const TilePlace place = unequal_order(program, others, inner);
+                u32 of_0 = inner - 1 - place.column;
                 const i64 program0 = of_0;
-                u32 of_1 = program / inner;
+                u32 of_1 = place.row;
                 const i64 program1 = of_1;
                 const i64 s150 = ops::mul(program0, 128ll);
                 const i64 s154 = ops::add(s150, 255ll);
@@ -82,9 +83,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
         Slot<2> v209{0, 0};
         Slot<2> v211{0, 0};
         for (u32 program = first_program; program < last_program; program += gridDim.x) {
-            u32 of_0 = inner - 1 - program % inner;
+            const TilePlace place = unequal_order(program, others, inner);
+            u32 of_0 = inner - 1 - place.column;
             const i64 program0 = of_0;
-            u32 of_1 = program / inner;
+            u32 of_1 = place.row;
             const i64 program1 = of_1;
             const i64 s218 = ops::mul(program0, 128ll);
             const i32 s219 = ops::cast<i32>(s218);

@@ -1,4 +1,4 @@
-// What kernels of the scheduled form share: slots of channels, the order of tiles, accumulators.
+// What kernels of the scheduled form share: slots of channels, accumulators, stores.
 #pragma once
 
 #include "cuda/device/ptx/cp_async.cuh"
@@ -9,6 +9,7 @@
 #include "cuda/device/ptx/tma.cuh"
 #include "cuda/device/ptx/wgmma.cuh"
 #include "cuda/device/tile/memory.cuh"
+#include "cuda/device/tile/order.cuh"
 
 #define TW_UNROLL _Pragma("unroll")
 #define TW_ROLLED _Pragma("unroll 1")
@@ -26,26 +27,6 @@ struct Slot {
     /// The slot `steps` before, at most kCount.
     TW_DEVICE u32 back(u32 steps) const { return at >= steps ? at - steps : at + kCount - steps; }
 };
-
-struct TilePlace {
-    u32 row, column;
-};
-
-/// Tile `t` of rows x columns. Tiles are in groups of kGroup rows, each column by column, so that
-/// programs that run at the same time read the same rows and few columns.
-template <int kGroup>
-TW_DEVICE TilePlace tile_order(u32 t, u32 rows, u32 columns) {
-    const u32 first = t / (kGroup * columns) * kGroup;
-    const u32 height = rows - first < kGroup ? rows - first : kGroup;
-    const u32 in = t - first * columns;
-    return {first + in % height, in / height};
-}
-
-/// The row or column of tiles that a block of a pair has, the last one twice if there is no other.
-TW_DEVICE u32 of_pair(u32 pair, u32 rank, u32 all) {
-    const u32 at = 2 * pair + rank;
-    return at < all ? at : all - 1;
-}
 
 template <class T, int kCount>
 TW_DEVICE void set_zero(T (&x)[kCount]) {
