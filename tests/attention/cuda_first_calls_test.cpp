@@ -238,7 +238,7 @@ TEST(Sm90FirstCalls, CompactKernelsGiveTheSameBits) {
 TEST(Sm90FirstCalls, CompactKernelsCompileForEveryKindOfCall) {
     TW_REQUIRE_NVRTC();
     std::vector<cuda::CompileRequest> units;
-    for (const std::int64_t dim : {64, 128, 256}) {
+    for (const std::int64_t dim : {64, 96, 128, 256}) {
         ForwardInputs inputs = inputs_of({.heads = 16,
                                           .kv_heads = 16,
                                           .q_len = 2048,

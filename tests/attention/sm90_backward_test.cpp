@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "attention/reference.h"
@@ -127,6 +128,39 @@ TEST(Sm90Backward, ShortCausalProblemsHaveSmallerBlocks) {
     EXPECT_EQ(choose_backward(check_backward(backward_inputs_of(full))).block_m, 80);
 }
 
+TEST(Sm90Backward, TilesAtTheDiagonalStoreQueryGradients) {
+    const auto fused = [](Problem p, bool deterministic = true) {
+        return choose_backward(check_backward(backward_inputs_of(p, deterministic))).fused;
+    };
+    const Problem p{.heads = 2, .kv_heads = 2, .q_len = 300, .kv_len = 300, .causal = true};
+    EXPECT_TRUE(fused(p));
+    EXPECT_FALSE(fused(p, /*deterministic=*/false));
+    Problem other = p;
+    other.q_len = 384;
+    EXPECT_TRUE(fused(other));
+    other.q_len = 385;  // blocks that the last tile does not visit last
+    EXPECT_FALSE(fused(other));
+    for (const std::int64_t diagonal : {-1, 1, 128}) {
+        other = p;
+        other.diagonal = diagonal;
+        EXPECT_FALSE(fused(other));
+    }
+    other = p;
+    other.window = 100;
+    EXPECT_FALSE(fused(other));
+    other = p;
+    other.kv_heads = 1;  // blocks of 80 rows
+    EXPECT_FALSE(fused(other));
+    other.dim = other.value_dim = 64;
+    EXPECT_TRUE(fused(other));  // the two heads are split
+    other = p;
+    other.causal = false;
+    EXPECT_FALSE(fused(other));
+    other = p;
+    other.value_dim = 192;
+    EXPECT_FALSE(fused(other));
+}
+
 TEST(Sm90Backward, SumsOfManyShortCausalSequencesAreOrdered) {
     const auto ordered = [](Problem p) {
         p.kv_len = p.q_len;
@@ -170,6 +204,10 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
         {.dim = 64, .value_dim = 64, .causal = true, .window = 100},
         {.dim = 256, .value_dim = 256, .causal = true},
         {.dim = 192, .value_dim = 128},
+        {.dim = 96, .value_dim = 96, .causal = true},
+        {.dim = 128, .value_dim = 128, .causal = true},
+        {.dim = 96, .value_dim = 96},
+        {.dtype = DType::f16, .dim = 64, .value_dim = 64, .causal = true},
     };
     bool deterministic = false;
     for (const Problem& problem : problems) {
@@ -235,9 +273,9 @@ class Sm90BackwardGpu : public testing::Test {
 
     /// Runs a problem and compares with the reference: each gradient at most twice the error of the
     /// plain computation in the same dtype.
-    /// `splits`: over the query heads of a kv head; 0: as chosen.
+    /// `change`: what is different from the configuration that would be chosen.
     static void check(const Problem& p, bool deterministic = false, bool with_grad_lse = false,
-                      unsigned seed = 1, int splits = 0) {
+                      unsigned seed = 1, const std::function<void(BackwardConfig&)>& change = {}) {
         SCOPED_TRACE(fmt::format("{} B{} H{}/{} L{} S{} D{}x{} {} diagonal {} window {} scale {}{}",
                                  name(p.dtype), p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len,
                                  p.dim, p.value_dim, p.causal ? "causal" : "full", p.diagonal,
@@ -253,12 +291,12 @@ class Sm90BackwardGpu : public testing::Test {
         }
         BackwardDevice device(p, q, k, v, dout, dlse, deterministic);
         const cuda::Stream stream(0);
-        if (splits == 0) {
+        if (!change) {
             backward(device.inputs, stream.handle());
         } else {
             const BackwardDesc desc = check_backward(device.inputs);
             BackwardConfig config = choose_backward(desc);
-            config.splits = splits;
+            change(config);
             device.workspace = Buffer(0, backward_workspace_bytes(desc, config));
             device.workspace.fill(kPoison);
             device.inputs.workspace = device.workspace.address();
@@ -444,6 +482,10 @@ TEST_F(Sm90BackwardGpu, SplitsOfGroupedHeads) {
     for (const int splits : {1, 2, 4}) {
         for (const bool deterministic : {false, true}) {
             SCOPED_TRACE(fmt::format("{} splits", splits));
+            const auto change = [&](BackwardConfig& config) {
+                config.splits = splits;
+                config.fused = false;
+            };
             check({.batch = 2,
                    .heads = 8,
                    .kv_heads = 2,
@@ -451,7 +493,7 @@ TEST_F(Sm90BackwardGpu, SplitsOfGroupedHeads) {
                    .kv_len = 450,
                    .causal = true,
                    .diagonal = -50},
-                  deterministic, /*with_grad_lse=*/true, 1, splits);
+                  deterministic, /*with_grad_lse=*/true, 1, change);
             check({.heads = 4,
                    .kv_heads = 1,
                    .q_len = 300,
@@ -459,7 +501,7 @@ TEST_F(Sm90BackwardGpu, SplitsOfGroupedHeads) {
                    .dim = 64,
                    .value_dim = 64,
                    .rows_before_heads = true},
-                  deterministic, false, 2, splits);
+                  deterministic, false, 2, change);
             check({.heads = 4,
                    .kv_heads = 1,
                    .q_len = 300,
@@ -467,9 +509,58 @@ TEST_F(Sm90BackwardGpu, SplitsOfGroupedHeads) {
                    .dim = 192,
                    .value_dim = 256,
                    .causal = true},
-                  deterministic, false, 3, splits);
+                  deterministic, false, 3, change);
         }
     }
+}
+
+// The last tile that adds to a block of dQ stores it.
+TEST_F(Sm90BackwardGpu, TilesStoreQueryGradients) {
+    const auto fused = [](BackwardConfig& config) { EXPECT_TRUE(config.fused); };
+    const auto expect = [&](Problem p, int block_m, unsigned seed) {
+        p.causal = true;
+        check(p, /*deterministic=*/true, /*with_grad_lse=*/seed % 2 == 0, seed,
+              [&](BackwardConfig& config) {
+                  fused(config);
+                  EXPECT_EQ(config.block_m, block_m);
+              });
+    };
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+        for (const std::int64_t dim : {8, 40, 64, 72, 96, 128}) {
+            const int block_m = dim > 64 ? 64 : 128;
+            expect({.dtype = dtype,
+                    .batch = 2,
+                    .heads = 3,
+                    .kv_heads = 3,
+                    .q_len = 400,
+                    .kv_len = 400,
+                    .dim = dim,
+                    .value_dim = dim,
+                    .rows_before_heads = dtype == DType::f16},
+                   block_m, 1);
+        }
+    }
+    for (const std::int64_t q_len : {1, 63, 64, 65, 128, 129, 200, 257}) {
+        for (const std::int64_t dim : {64, 128}) {
+            expect({.heads = 2,
+                    .kv_heads = 2,
+                    .q_len = q_len,
+                    .kv_len = 300,
+                    .dim = dim,
+                    .value_dim = dim},
+                   dim == 64 ? 128 : 64, 2);
+        }
+    }
+    // More tiles than multiprocessors; a split for each query head of a group.
+    expect({.batch = 4, .heads = 40, .kv_heads = 40, .q_len = 300, .kv_len = 300}, 64, 3);
+    expect({.batch = 3,
+            .heads = 4,
+            .kv_heads = 1,
+            .q_len = 128,
+            .kv_len = 128,
+            .dim = 64,
+            .value_dim = 64},
+           128, 4);
 }
 
 TEST_F(Sm90BackwardGpu, ScalesOfAnySign) {

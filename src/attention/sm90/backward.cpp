@@ -206,20 +206,22 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
     constexpr int kDropoutSpillBytes = 8192, kSegmentSpillBytes = 64;
     const int spills = desc.dropout ? kDropoutSpillBytes : desc.segments ? kSegmentSpillBytes : 0;
     cuda::CompileRequest request = kernel_request(name, desc, shapes, spills);
-    request.headers.push_back(config_header(
-        "backward_config.cuh", "the configuration of one backward kernel", desc,
-        fmt::format(R"(constexpr bool kOver128 = {};
+    request.headers.push_back(
+        config_header("backward_config.cuh", "the configuration of one backward kernel", desc,
+                      fmt::format(R"(constexpr bool kOver128 = {};
 constexpr int kWarpgroups = {};
 constexpr int kBlockM = {};
 constexpr int kStages = {};
 constexpr bool kDeterministic = {};
+constexpr bool kFused = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 )",
-                    config.over_128, kWarpgroups, config.block_m, config.stages,
-                    is_ordered(desc, config), described ? 40 : 24, described ? 232 : 240,
-                    backward_shared_bytes(desc, config) - kSharedAlignment)));
+                                  config.over_128, kWarpgroups, config.block_m, config.stages,
+                                  is_ordered(desc, config), config.fused, described ? 40 : 24,
+                                  described ? 232 : 240,
+                                  backward_shared_bytes(desc, config) - kSharedAlignment)));
     cuda::CompileRequest rows_request = request;
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
     rows_request.name = "rows_of_" + rows_request.name;
@@ -230,8 +232,8 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base
 }
 
 std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config) {
-    return fmt::format("{} {} {} {} {} {}", variant_key(desc), config.over_128, config.block_m,
-                       config.stages, is_ordered(desc, config), desc.positive_scale);
+    return fmt::format("{} {} {} {} {} {} {}", variant_key(desc), config.over_128, config.block_m,
+                       config.stages, is_ordered(desc, config), config.fused, desc.positive_scale);
 }
 
 BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device,
@@ -429,7 +431,7 @@ void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
     if (config.over_128) {
         launch_backward_query(inputs, desc, kernels.query, inputs.workspace + layout.query_delta,
                               inputs.workspace + layout.query, stream);
-    } else if (row_blocks > 0) {
+    } else if (row_blocks > 0 && !config.fused) {
         cuda::launch(kernels.finish, rows_shape, rows_parameters, stream);
     }
     if (!capture_gradients(desc).empty() && places > 0) {

@@ -2,8 +2,9 @@
 // clang-format off
 //
 // Launches   prepare (delta = rowsum(dO out) - dlse, lse in log2 units, sums zeroed unless they are ordered), the kernel
-//            below, finish (dQ from f32 sums to rows). Where needed: lists before them, sinks and captured arrays after
-//            them. Where head_dim > 128 a separate kernel (backward_query.cuh) computes dQ instead of sums and finish
+//            below, finish (dQ from f32 sums to rows; not if fused). Where needed: lists before them, sinks and captured
+//            arrays after them. Where head_dim > 128 a separate kernel (backward_query.cuh) computes dQ instead of sums
+//            and finish
 // Shapes     Q, dQ (B, H, Lq, D), K, dK (B, Hkv, Lk, D), V, dV (B, Hkv, Lk, Dv), out, dO (B, H, Lq, Dv); D and Dv
 //            multiples of 8 up to 256; any lengths
 // Mask       none; kv <= q + upper (causal); q + lower <= kv <= q + upper (window): bounds, no data;
@@ -26,6 +27,7 @@
 //            with 64; 210 KB at D = 256
 // Order      atomic adds to dQ in order of arrival, or in order of tiles (deterministic), which gives the same bits in
 //            every run; where head_dim > 128 neither is needed
+// Fused      ordered and causal: the warpgroups of a tile get the sums of the blocks at its diagonal back and store dQ
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
 //            (docs/lab/2026-11-gpu.md)
 // clang-format on
@@ -49,6 +51,7 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
     for (int i = 0; i < kWarpgroups; ++i) {
         ptx::mbarrier_init(shared.grad_full(i), 4);
         ptx::mbarrier_init(shared.grad_empty(i), 1);
+        ptx::mbarrier_init(shared.sums_full(i), 1);
     }
     for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(shared.query_full(i), 1);

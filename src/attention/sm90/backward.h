@@ -48,6 +48,8 @@ struct BackwardConfig {
                             ///< separate kernel; otherwise each accumulates both, for its 64 keys
     int block_m = 64;       ///< query rows of a block, a multiple of 16; 64 if over_128
     int stages = 2;         ///< stages of Q and of dO
+    bool fused = false;     ///< the last tile that adds to a block of dQ, in order, stores it: no
+                            ///< kernel follows
     bool ordered = false;   ///< tiles add to dQ in a fixed order although none is asked for
     int splits = 1;  ///< cuts the query heads of a kv head into this many groups, each with tiles
                      ///< of its own, whose dK and dV are added up afterwards; divides their number

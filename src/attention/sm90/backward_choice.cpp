@@ -109,6 +109,15 @@ bool wants_order(const BackwardDesc& desc, const BackwardConfig& config) {
            desc.upper_bound && !desc.lower_bound && desc.q_len <= kMostRows && tiles >= kLeastTiles;
 }
 
+/// Can the last tile that adds to a block of dQ store it? With a causal mask these are the last
+/// blocks that a tile visits, if tiles begin and end with blocks.
+bool may_fuse(const BackwardDesc& desc, const BackwardConfig& config) {
+    const bool causal = desc.upper_bound && desc.upper_diagonal == 0 && !desc.lower_bound;
+    return is_ordered(desc, config) && !is_described(desc, config) && causal &&
+           desc.heads == desc.kv_heads * config.splits && config.block_n() % config.block_m == 0 &&
+           desc.q_len <= ceil_div(desc.kv_len, config.block_n()) * config.block_n();
+}
+
 }  // namespace
 
 bool is_ordered(const BackwardDesc& desc, const BackwardConfig& config) {
@@ -130,6 +139,7 @@ BackwardConfig choose_backward(const BackwardDesc& desc) {
     BackwardConfig config = choose_tiles(desc);
     config.ordered = wants_order(desc, config);
     config.splits = choose_splits(desc, config);
+    config.fused = may_fuse(desc, config);
     config.wide = wants_wide(desc);
     return config;
 }

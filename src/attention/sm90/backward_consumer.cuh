@@ -8,7 +8,7 @@ namespace twd::attn {
 struct Consumer : Products {
     const u32 warpgroup = strip;
 
-    u32 grad_parity = 1;
+    u32 grad_parity = 1, sums_parity = 0;
     Ring<2> score_ring{0, 1};  ///< where dS of the block in registers goes
     Ring<2> ready_ring;        ///< dS that is not yet multiplied into dQ
 
@@ -89,6 +89,68 @@ struct Consumer : Products {
         release(shared.grad_full(warpgroup));
     }
 
+    /// No further tile adds to the block: adds what the tiles before did, and stores rows of dQ.
+    TW_DEVICE_ONCE void finish_grad_query(int of_block, const KeyRows& tile_rows) {
+        ptx::wgmma_tie(grad_query);
+        release(shared.score_empty(ready_ring.index));
+        ready_ring.advance();
+        ptx::mbarrier_wait(shared.grad_empty(warpgroup), grad_parity);
+        grad_parity ^= 1;
+        if (first_key >= kBlockN && grad_bytes(warpgroup) > 0) {
+            ptx::mbarrier_wait(shared.sums_full(warpgroup), sums_parity);
+            sums_parity ^= 1;
+            const u32 source =
+                shared.grad(warpgroup) + warp * kGradWarpBytes + ptx::lane_index() * 16;
+            TW_UNROLL
+            for (int i = 0; i < kGradColumns / 2; i += 4) {
+                const uint4 sums = ptx::load_shared_128(source + i / 4 * kGradQuadBytes);
+                grad_query[i] += __uint_as_float(sums.x);
+                grad_query[i + 1] += __uint_as_float(sums.y);
+                grad_query[i + 2] += __uint_as_float(sums.z);
+                grad_query[i + 3] += __uint_as_float(sums.w);
+            }
+        }
+        ptx::fence_async_shared();  // the writer may overwrite what was read
+        __syncwarp();
+        release(shared.grad_full(warpgroup));
+        store_rows_of_query(of_block, tile_rows);
+    }
+
+    TW_DEVICE_ONCE void store_rows_of_query(int of_block, const KeyRows& tile_rows) const {
+        u16* const rows = static_cast<u16*>(p.grad_query.data) +
+                          tile_rows.batch * p.grad_query.batch_stride +
+                          tile_rows.head * p.grad_query.head_stride;
+        const u32 lane = ptx::lane_index();
+        if constexpr (!kGradTransposed) {
+            const float factors[2] = {p.scale, p.scale};
+            const int row = of_block * kBlockM + 64 * warpgroup + 16 * warp + lane / 4;
+            attn::store_rows<kQueryDim>(Element{}, grad_query, factors,
+                                        rows + row * p.grad_query.row_stride,
+                                        8 * p.grad_query.row_stride, p.q_len - row);
+            return;
+        }
+        // A warp has 16 columns of dQ by 8 queries: transposed, and with two lanes exchanging
+        // words, each lane has four columns of a query.
+        const bool odd = lane & 1;
+        const int first_row = of_block * kBlockM + lane / 4;
+        const int column = 64 * warpgroup + 16 * warp + (odd ? 8 : 0) + lane % 4 / 2 * 4;
+        u16* target = rows + first_row * p.grad_query.row_stride + column;
+        TW_UNROLL
+        for (int j = 0; j < kGradColumns / 8; ++j) {
+            const float* const sums = grad_query + 4 * j;
+            const u32 low =
+                ptx::transpose_matrix(ptx::pack(Element{}, sums[0] * p.scale, sums[1] * p.scale));
+            const u32 high =
+                ptx::transpose_matrix(ptx::pack(Element{}, sums[2] * p.scale, sums[3] * p.scale));
+            const u32 other = __shfl_xor_sync(~0u, odd ? low : high, 1);
+            if (first_row + 8 * j < p.q_len && column < kQueryDim) {
+                *reinterpret_cast<uint2*>(target) =
+                    odd ? make_uint2(other, high) : make_uint2(low, other);
+            }
+            target += 8 * p.grad_query.row_stride;
+        }
+    }
+
     // ---- blocks
     /// From the scores of one block to those of the next: the sums of one block overlap with the
     /// products of the other. dQ lags by one block, so that no warpgroup waits for another's dS.
@@ -119,7 +181,7 @@ struct Consumer : Products {
     }
 
     /// All blocks of a tile, over all query heads of the group.
-    TW_DEVICE void all_blocks(int count) {
+    TW_DEVICE void all_blocks(int count, const KeyRows& tile_rows) {
         clear_hidden_keys(true, true, tile_parity, 3 + warpgroup);
         clear_next_past_end(3 + warpgroup);
         issue_scores(scores);
@@ -142,7 +204,11 @@ struct Consumer : Products {
         if (count > 1) {
             issue_grad_query();
             ptx::wgmma_wait<0>();
-            store_grad_query();
+            if constexpr (kFused && kLastBlocks > 1) {
+                finish_grad_query(block + 1, tile_rows);
+            } else {
+                store_grad_query();
+            }
         }
         issue_sums();
         issue_grad_query();
@@ -152,7 +218,11 @@ struct Consumer : Products {
         ptx::wgmma_tie(grad_value);
         ptx::wgmma_tie(grad_key);
         release(shared.tile_empty());
-        store_grad_query();
+        if constexpr (kFused) {
+            finish_grad_query(block, tile_rows);
+        } else {
+            store_grad_query();
+        }
     }
 
     TW_DEVICE void run() {
@@ -169,7 +239,7 @@ struct Consumer : Products {
             TW_UNROLL
             for (int i = 0; i < kValueDim / 2; ++i) grad_value[i] = 0;
             if (count > 0) {
-                all_blocks(count);
+                all_blocks(count, rows);
             } else {
                 ptx::mbarrier_wait(shared.value_full(), tile_parity);
                 release(shared.tile_empty());

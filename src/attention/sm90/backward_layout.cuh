@@ -35,6 +35,10 @@ static_assert(kBlockM % 16 == 0 &&
                   (kOver128 || !kGradTransposed || panels(kQueryDim) <= kGradParts),
               "dQ cannot be shared out");
 
+/// Fused: how many blocks no further tile adds to, at the diagonal, which a tile visits last.
+constexpr int kLastBlocks = kBlockN / kBlockM;
+static_assert(!kFused || (kDeterministic && kBlockN % kBlockM == 0 && kLastBlocks <= 2));
+
 constexpr u32 kTilePanelBytes = kMemory.tile_panel;
 constexpr u32 kBlockPanelBytes = kMemory.block_panel;
 constexpr u32 kKeyBytes = kMemory.key;
@@ -121,6 +125,8 @@ struct Shared {
     TW_DEVICE u32 query_empty(int stage) const { return barrier(13 + kStages + stage); }
     TW_DEVICE u32 grad_out_full(int stage) const { return barrier(13 + 2 * kStages + stage); }
     TW_DEVICE u32 grad_out_empty(int stage) const { return barrier(13 + 3 * kStages + stage); }
+    /// Sums of dQ came back from memory.
+    TW_DEVICE u32 sums_full(int warpgroup) const { return barrier(13 + 4 * kStages + warpgroup); }
 
     /// Description of the tile: index, batch, kv head, blocks; begin, each, rank, sequence; and the
     /// sequence's rows if sequences are packed.
@@ -134,7 +140,8 @@ struct Shared {
   private:
     TW_DEVICE u32 barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
-static_assert(8 * (13 + 4 * kStages) <= 256, "barriers end before the description of the tile");
+static_assert(8 * (13 + 4 * kStages + kWarpgroups) <= 256,
+              "barriers end before the description of the tile");
 
 /// A place in the order of work, as a kv head and a rank among its tiles.
 struct Place {

@@ -306,6 +306,20 @@ struct Writer {
         }
     }
 
+    /// Fetches what the tiles before added, for the warpgroup, which stores the rows of dQ.
+    TW_DEVICE void give_back(i64 chunk, u32 predecessor) {
+        const u32 bytes = grad_bytes(warpgroup), full = shared.sums_full(warpgroup);
+        if (predecessor != 0 && bytes > 0) {
+            wait_for_predecessor(chunk, predecessor);
+            ptx::fence_async();
+            ptx::mbarrier_arrive_expect(full, bytes);
+            ptx::bulk_load(shared.grad(warpgroup), p.grad_query_sums + chunk * (kGradBytes / 4),
+                           bytes, full);
+        }
+        wait_for_grad();
+        ptx::mbarrier_arrive(shared.grad_empty(warpgroup));
+    }
+
     TW_DEVICE void wait_for_grad() {
         ptx::mbarrier_wait(shared.grad_full(warpgroup), parity);
         parity ^= 1;
@@ -342,6 +356,10 @@ struct Writer {
                     const u32 predecessor = kDeterministic ? predecessor_of(rank, block, p) : 0;
                     for (int group = 0; group < p.heads_per_kv_head; ++group) {
                         const i64 chunk = chunk_of(first_row + group, block);
+                        if (kFused && i >= each - kLastBlocks) {
+                            give_back(chunk, predecessor);
+                            continue;
+                        }
                         // First, so that its trip to L2 passes while the product is computed.
                         wait_for_predecessor(chunk, predecessor);
                         wait_for_grad();

@@ -98,4 +98,12 @@ TW_DEVICE void stmatrix_transposed(u32 row, const u32 (&s)[4]) {
         : "memory");
 }
 
+/// PTX ISA, movmatrix.trans: the fragment of the transposed 8x8 tile, whose rows and columns change
+/// places across the warp.
+TW_DEVICE u32 transpose_matrix(u32 fragment) {
+    u32 result;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(fragment));
+    return result;
+}
+
 }  // namespace twd::ptx

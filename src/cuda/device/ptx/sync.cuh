@@ -50,6 +50,11 @@ TW_DEVICE void fence_async_shared() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// PTX ISA, fence.proxy.async: the same for all state spaces.
+TW_DEVICE void fence_async() {
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 /// PTX ISA, fence.acq_rel.gpu: earlier writes of this thread become visible to the device.
 TW_DEVICE void fence_device() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
