@@ -258,6 +258,7 @@ void execute_before(Frame& frame, std::size_t end) {
         std::size_t next = at + 1;
         if (!execute_control(frame, instruction, next))
             std::visit(TileExecutor{frame}, instruction);
+        if (const auto* machine = std::get_if<MachineCode>(&instruction)) at += machine->count;
     }
 }
 

@@ -136,9 +136,12 @@ TEST(Sm90Backward, TilesAtTheDiagonalStoreQueryGradients) {
     EXPECT_TRUE(fused(p));
     EXPECT_FALSE(fused(p, /*deterministic=*/false));
     Problem other = p;
-    other.q_len = 384;
-    EXPECT_TRUE(fused(other));
     other.q_len = 385;  // blocks that the last tile does not visit last
+    EXPECT_FALSE(fused(other));
+    other = p;
+    other.dim = other.value_dim = 64;
+    EXPECT_TRUE(fused(other));
+    other.q_len = other.kv_len = 1025;
     EXPECT_FALSE(fused(other));
     for (const std::int64_t diagonal : {-1, 1, 128}) {
         other = p;
@@ -149,10 +152,8 @@ TEST(Sm90Backward, TilesAtTheDiagonalStoreQueryGradients) {
     other.window = 100;
     EXPECT_FALSE(fused(other));
     other = p;
-    other.kv_heads = 1;  // blocks of 80 rows
+    other.kv_heads = 1;
     EXPECT_FALSE(fused(other));
-    other.dim = other.value_dim = 64;
-    EXPECT_TRUE(fused(other));  // the two heads are split
     other = p;
     other.causal = false;
     EXPECT_FALSE(fused(other));
@@ -176,6 +177,11 @@ TEST(Sm90Backward, SumsOfManyShortCausalSequencesAreOrdered) {
     EXPECT_FALSE(ordered(other));
     other = p;
     other.q_len = 2048;
+    EXPECT_TRUE(ordered(other));
+    other.dim = other.value_dim = 64;
+    EXPECT_FALSE(ordered(other));
+    other = p;
+    other.q_len = 4096;
     EXPECT_FALSE(ordered(other));
     other = p;
     other.batch = 2;  // few tiles: each would wait for the one before it
@@ -545,22 +551,14 @@ TEST_F(Sm90BackwardGpu, TilesStoreQueryGradients) {
             expect({.heads = 2,
                     .kv_heads = 2,
                     .q_len = q_len,
-                    .kv_len = 300,
+                    .kv_len = q_len,
                     .dim = dim,
                     .value_dim = dim},
                    dim == 64 ? 128 : 64, 2);
         }
     }
-    // More tiles than multiprocessors; a split for each query head of a group.
+    // More tiles than multiprocessors.
     expect({.batch = 4, .heads = 40, .kv_heads = 40, .q_len = 300, .kv_len = 300}, 64, 3);
-    expect({.batch = 3,
-            .heads = 4,
-            .kv_heads = 1,
-            .q_len = 128,
-            .kv_len = 128,
-            .dim = 64,
-            .value_dim = 64},
-           128, 4);
 }
 
 TEST_F(Sm90BackwardGpu, ScalesOfAnySign) {

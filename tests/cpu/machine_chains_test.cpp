@@ -335,7 +335,8 @@ TEST(Machine, GradientsOfAttentionBecomePairsInOneRun) {
             Agreement test({1});
             build_gradients(test, keys, causal);
             test.check(2e-2);
-            if (kernels().super.gradient_pairs == nullptr) continue;
+            // Products of AMX take other operands, which the chain does not write.
+            if (kernels().super.gradient_pairs == nullptr || kernels().name == "amx") continue;
             const std::string listing = to_string(*compile(test.k.function));
             EXPECT_NE(listing.find("# t0 = exp2_sum"), std::string::npos) << listing;
             EXPECT_EQ(listing.find("= interleave b"), std::string::npos) << listing;

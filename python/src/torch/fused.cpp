@@ -202,6 +202,10 @@ void fused_backward(Value* stack, std::uint64_t, std::uint64_t) {
     for (const std::size_t i : {0, 1, 2, 3, 4, 6, 7, 8, 9, 14, 15}) tensors.emplace_back(stack[i]);
     const std::vector<Value> wanted = stable::take_values(stack[5]);
     stable::take_optional(stack[16]);
+    if (!tensors[0].is_defined()) {  // nothing reaches out: torch's node asks all the same
+        for (std::size_t i = 0; i < 4; ++i) stack[i] = make_undefined();
+        return;
+    }
     const std::size_t count = stack[10];
     std::vector<OwnedTensor> operands;
     operands.reserve(count + 3);

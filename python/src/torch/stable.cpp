@@ -51,6 +51,7 @@ bool find_all(void* library) {
     TW_FIND(aoti_torch_library_impl);
     TW_FIND(aoti_torch_delete_tensor_object);
     TW_FIND(aoti_torch_new_uninitialized_tensor);
+    TW_FIND(aoti_torch_is_defined);
     TW_FIND(aoti_torch_get_data_ptr);
     TW_FIND(aoti_torch_get_dim);
     TW_FIND(aoti_torch_get_sizes);
@@ -162,6 +163,12 @@ Value OwnedTensor::release() {
     const auto value = reinterpret_cast<Value>(handle_);
     handle_ = nullptr;
     return value;
+}
+
+bool OwnedTensor::is_defined() const {
+    bool defined = false;
+    check(functions().aoti_torch_is_defined(handle_, &defined), "describe a tensor");
+    return defined;
 }
 
 DLTensor OwnedTensor::view() const {

@@ -24,6 +24,7 @@ struct Functions {
     Status (*aoti_torch_library_impl)(void* library, const char* name, Kernel kernel);
     Status (*aoti_torch_delete_tensor_object)(TensorHandle);
     Status (*aoti_torch_new_uninitialized_tensor)(TensorHandle*);  ///< an undefined one
+    Status (*aoti_torch_is_defined)(TensorHandle, bool*);
     Status (*aoti_torch_get_data_ptr)(TensorHandle, void**);
     Status (*aoti_torch_get_dim)(TensorHandle, std::int64_t*);
     Status (*aoti_torch_get_sizes)(TensorHandle, std::int64_t**);
@@ -69,6 +70,7 @@ class OwnedTensor {
     OwnedTensor& operator=(OwnedTensor&&) = delete;
     ~OwnedTensor();
 
+    bool is_defined() const;
     /// Its memory, shape and strides, which are borrowed.
     DLTensor view() const;
     /// Passes the reference on.

@@ -539,7 +539,13 @@ def as_mod(mask, mask_mod):
     is_mod = isinstance(mask, BlockMask) and mask._is_mod
     if not (is_mod and _host_copies.is_capturing(mask._place)):
         return mask, mask_mod
-    return None, mask.mask_mod if mask_mod is None else _flex.and_masks(mask.mask_mod, mask_mod)
+    always = torch.ones(1, dtype=torch.bool, device=mask._place)
+
+    def on_gpu(b, h, q, kv):
+        """Of a mask that reads an array of a GPU no list is made, which could not be sent there."""
+        return always[b * 0]
+
+    return None, _flex.and_masks(mask.mask_mod, *([mask_mod] if mask_mod else []), on_gpu)
 
 
 def _is_score(function):

@@ -100,22 +100,29 @@ bool wants_wide(const BackwardDesc& desc) {
     return (is_odd(desc.query_dim) || is_odd(desc.value_dim)) && keys >= kLeastKeys;
 }
 
+/// Up to here sums in order win, whose last tile stores dQ.
+std::int64_t most_short_rows(const BackwardDesc& desc) {
+    constexpr std::int64_t kNarrow = 64, kOfNarrow = 1024, kOfWide = 2048;
+    return std::max(desc.query_dim, desc.value_dim) <= kNarrow ? kOfNarrow : kOfWide;
+}
+
 /// Are sums without an order faster in one? These need not be cleared, which counts in short
 /// sequences, if there are so many tiles that none waits for the one before it.
 bool wants_order(const BackwardDesc& desc, const BackwardConfig& config) {
-    constexpr std::int64_t kMostRows = 1024, kLeastTiles = 1024;
+    constexpr std::int64_t kLeastTiles = 1024;
     const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.kv_len, config.block_n());
     return !desc.deterministic && !is_described(desc, config) && desc.heads == desc.kv_heads &&
-           desc.upper_bound && !desc.lower_bound && desc.q_len <= kMostRows && tiles >= kLeastTiles;
+           desc.upper_bound && !desc.lower_bound && desc.q_len <= most_short_rows(desc) &&
+           tiles >= kLeastTiles;
 }
 
-/// Can the last tile that adds to a block of dQ store it? With a causal mask these are the last
+/// Does the last tile that adds to a block of dQ store it? With a causal mask these are the last
 /// blocks that a tile visits, if tiles begin and end with blocks.
-bool may_fuse(const BackwardDesc& desc, const BackwardConfig& config) {
+bool wants_fused(const BackwardDesc& desc, const BackwardConfig& config) {
     const bool causal = desc.upper_bound && desc.upper_diagonal == 0 && !desc.lower_bound;
     return is_ordered(desc, config) && !is_described(desc, config) && causal &&
-           desc.heads == desc.kv_heads * config.splits && config.block_n() % config.block_m == 0 &&
-           desc.q_len <= ceil_div(desc.kv_len, config.block_n()) * config.block_n();
+           desc.heads == desc.kv_heads && desc.q_len == desc.kv_len &&
+           config.block_n() % config.block_m == 0 && desc.q_len <= most_short_rows(desc);
 }
 
 }  // namespace
@@ -139,7 +146,7 @@ BackwardConfig choose_backward(const BackwardDesc& desc) {
     BackwardConfig config = choose_tiles(desc);
     config.ordered = wants_order(desc, config);
     config.splits = choose_splits(desc, config);
-    config.fused = may_fuse(desc, config);
+    config.fused = wants_fused(desc, config);
     config.wide = wants_wide(desc);
     return config;
 }
