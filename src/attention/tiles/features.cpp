@@ -32,55 +32,6 @@ std::string Features::key() const {
                        shifted ? "h" : "", dropout, score.text, mask.text);
 }
 
-namespace {
-
-/// The bounds of a value of a mod without arrays, whatever the mod's arguments are.
-ir::Interval range_of(ir::Function mod, ir::Value value) {
-    mod.body.body.back().operands[0] = value;
-    const ir::Intervals intervals(mod, {});
-    ir::Intervals::Evaluation evaluation(intervals);
-    for (int i = 0; i < intervals.num_scalars(); ++i) {
-        evaluation.set(i, ir::Interval::all(mod.type(mod.parameters()[i]).dtype));
-    }
-    return evaluation.run();
-}
-
-}  // namespace
-
-std::optional<ScoreRange> score_range(const InlinedMod& score) {
-    if (!score || score.captures() > 0 || !score.loads.empty()) return {};
-    const ir::Interval range =
-        range_of(*score.function, score.function->body.terminator().operands[0]);
-    if (!std::isfinite(range.float_low) || !std::isfinite(range.float_high)) return {};
-    return ScoreRange{range.float_low, range.float_high};
-}
-
-bool is_additive(const InlinedMod& score, double scale) {
-    // What is added, and its factors, are divided by the scale without becoming infinite.
-    constexpr double kMost = 0x1p120;
-    if (!score || score.captures() > 0 || !score.loads.empty()) return false;
-    const ir::Function& mod = *score.function;
-    const ir::Definitions definitions(mod);
-    const ir::Value given = mod.parameters()[0];
-    const ir::Instruction* const sum = definitions.of(mod.body.terminator().operands[0]);
-    if (sum == nullptr || sum->op != ir::Op::add ||
-        (sum->operands[0] == given) == (sum->operands[1] == given) ||
-        definitions.readers(given).size() != 1) {
-        return false;
-    }
-    const ir::Value added = sum->operands[sum->operands[0] == given ? 1 : 0];
-    std::vector<ir::Value> divided{added};
-    if (const ir::Instruction* const product = definitions.of(added);
-        product != nullptr && product->op == ir::Op::mul) {
-        divided.insert(divided.end(), product->operands.begin(), product->operands.end());
-    }
-    return std::all_of(divided.begin(), divided.end(), [&](ir::Value value) {
-        const ir::Interval range = range_of(mod, value);
-        return std::max(std::abs(range.float_low), std::abs(range.float_high)) <=
-               kMost * std::min(scale, 1.0);
-    });
-}
-
 bool reads_by_head(const InlinedMod& score) {
     if (!score || score.captures() == 0) return true;
     if (!score.loads.empty()) return false;
@@ -143,6 +94,17 @@ void add_extras(const Features& features, CallOptions& options, std::vector<std:
 }
 
 namespace {
+
+/// The bounds of a value of a mod without arrays, whatever the mod's arguments are.
+ir::Interval range_of(ir::Function mod, ir::Value value) {
+    mod.body.body.back().operands[0] = value;
+    const ir::Intervals intervals(mod, {});
+    ir::Intervals::Evaluation evaluation(intervals);
+    for (int i = 0; i < intervals.num_scalars(); ++i) {
+        evaluation.set(i, ir::Interval::all(mod.type(mod.parameters()[i]).dtype));
+    }
+    return evaluation.run();
+}
 
 /// Recognises indices that are a plain coordinate, clamped to an extent that it never reaches.
 class Coordinates {
@@ -292,6 +254,40 @@ ScoreDerivative derivative_of(const InlinedMod& score, const std::vector<bool>& 
 }
 
 }  // namespace
+
+std::optional<ScoreRange> score_range(const InlinedMod& score) {
+    if (!score || score.captures() > 0 || !score.loads.empty()) return {};
+    const ir::Interval range =
+        range_of(*score.function, score.function->body.terminator().operands[0]);
+    if (!std::isfinite(range.float_low) || !std::isfinite(range.float_high)) return {};
+    return ScoreRange{range.float_low, range.float_high};
+}
+
+bool is_additive(const InlinedMod& score, double scale) {
+    // What is added, and its factors, are divided by the scale without becoming infinite.
+    constexpr double kMost = 0x1p120;
+    if (!score || score.captures() > 0 || !score.loads.empty()) return false;
+    const ir::Function& mod = *score.function;
+    const ir::Definitions definitions(mod);
+    const ir::Value given = mod.parameters()[0];
+    const ir::Instruction* const sum = definitions.of(mod.body.terminator().operands[0]);
+    if (sum == nullptr || sum->op != ir::Op::add ||
+        (sum->operands[0] == given) == (sum->operands[1] == given) ||
+        definitions.readers(given).size() != 1) {
+        return false;
+    }
+    const ir::Value added = sum->operands[sum->operands[0] == given ? 1 : 0];
+    std::vector<ir::Value> divided{added};
+    if (const ir::Instruction* const product = definitions.of(added);
+        product != nullptr && product->op == ir::Op::mul) {
+        divided.insert(divided.end(), product->operands.begin(), product->operands.end());
+    }
+    return std::all_of(divided.begin(), divided.end(), [&](ir::Value value) {
+        const ir::Interval range = range_of(mod, value);
+        return std::max(std::abs(range.float_low), std::abs(range.float_high)) <=
+               kMost * std::min(scale, 1.0);
+    });
+}
 
 std::string ScoreDerivative::key() const {
     std::string key = function ? key_of(*function, loads) : "";
