@@ -59,7 +59,8 @@ const std::vector<HeaderCase> kCases = {
     r1[0] = max_unsigned(r2[0], r2[1]);)"},
     {"matrix_move.cuh", kAll, R"(
     ldmatrix(r1, s); ldmatrix(r2, s); ldmatrix(r4, s);
-    u[8] = r4[0] + r2[0]; ldmatrix_transposed(r2, s); ldmatrix_transposed(r4, s);)"},
+    u[8] = r4[0] + r2[0]; ldmatrix_transposed(r2, s); ldmatrix_transposed(r4, s);
+    r2[0] = transpose_matrix(r4[0]);)"},
     {"matrix_move.cuh", kFrom90, "stmatrix(s, r2); stmatrix(s, r4); stmatrix_transposed(s, r4);"},
     {"reduce.cuh", kFrom90, "reduce_add_pair(f, 1.0f, d4[0]);"},
     {"mbarrier.cuh", kAll, R"(
@@ -91,7 +92,8 @@ const std::vector<HeaderCase> kCases = {
     r1[0] = uniform_here(r2[0]);)"},
     {"sync.cuh", kFrom90, R"(
     cluster_arrive(); cluster_wait(); r1[0] = cluster_map(s, cluster_rank()); fence_mbarrier_init();
-    fence_async_shared(); grid_dependency_wait(); grid_dependency_launch(); r2[0] = elect_lane();)"},
+    fence_async_shared(); fence_async(); grid_dependency_wait(); grid_dependency_launch();
+    r2[0] = elect_lane();)"},
     {"sync.cuh", kOnly90, "registers_decrease<24>(); registers_increase<240>();"},
     {"tma.cuh", kFrom90, R"(
     const u64 policy = l2_evict_last() + l2_evict_first();
