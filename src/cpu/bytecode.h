@@ -502,7 +502,7 @@ struct ScalarParameter {
 class Program {
   public:
     std::uint64_t id = 0;  ///< from compile(): no other program of the process has it
-    ir::Function kernel;  ///< as given to compile()
+    ir::Function kernel;   ///< as given to compile()
     std::vector<Instruction> code;
     std::vector<ir::Location> locations{{}};  ///< lines of the user's source; the first: unknown
     std::vector<std::uint32_t> lines;         ///< of each instruction, as an index in `locations`
