@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-from . import _block_mask, _function, _ops, _sites
+from . import _function, _ops, _sites  # _block_mask imports PyTorch's flex_attention: when needed
 
 
 def is_sharded(tensors):
@@ -146,6 +146,8 @@ def register():
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
 
+    from ._block_mask import reads
+
     def choices(query, key, value, others, seed, text):
         site = _sites.parsed(text)
         spec, names = site.spec, site.names
@@ -156,7 +158,7 @@ def register():
         heads_dim, parts = (2 if spec.bshd else 1), query.mesh.size()
         for axis, variable in enumerate("bh"):
             dim = (0, heads_dim)[axis]
-            if any(_block_mask.reads(text, variable) for text in (spec.score_mod, spec.mask_mod)):
+            if any(reads(text, variable) for text in (spec.score_mod, spec.mask_mod)):
                 continue
             if query.tensor_meta.shape[dim] % parts or key.tensor_meta.shape[dim] % parts:
                 continue
@@ -184,6 +186,8 @@ def _with_none(outputs, inputs):
 
 def _part(mask, origin, counts):
     """The block mask for some batches and heads; cached on the mask."""
+    from ._block_mask import BlockMask
+
     parts = mask.__dict__.setdefault("_parts", {})
     key = origin, counts
     if key not in parts:
@@ -192,5 +196,5 @@ def _part(mask, origin, counts):
             for n, first, count in zip(mask.shape[:2], origin, counts, strict=True)
         ]
         core = mask._core.select(*map(list, of))
-        parts[key] = _block_mask.BlockMask.from_core(core, None, torch.device("cpu"))
+        parts[key] = BlockMask.from_core(core, None, torch.device("cpu"))
     return parts[key]
