@@ -1,0 +1,26 @@
+// How elements are copied between strided arrays of one GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "tilewright/run.h"
+
+namespace tilewright::run {
+
+/// Two views of the elements of a copy, and the block that a program copies.
+struct CopyPlan {
+    /// Dimensions that are contiguous in both arrays are one, the others are in the order of the
+    /// target's memory. Where elements lie side by side in different dimensions, that of the source
+    /// is the second to last.
+    Tensor target, source;
+    std::int64_t rows = 1;     ///< of the second to last dimension
+    std::int64_t columns = 1;  ///< of the last
+};
+
+/// The plan for tensors of one shape, which have elements.
+CopyPlan plan_copy(const Tensor& target, const Tensor& source);
+
+/// The call that copies plan.source to plan.target, and others of that rank and these dtypes.
+Call copy_call(const CopyPlan& plan);
+
+}  // namespace tilewright::run
