@@ -20,6 +20,7 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   ref @y dtype @f32 extents [40, 30]
   ref @s dtype @f32 extents [64] vectors dense scratch
   ref @z dtype @f32 extents [64, -1] vectors
+  scalar @yes %yes : bool
   buffer @a dtype @u8 rows 1 columns 256 slots 1 at -1
   buffer @c dtype @u8 rows 1 columns 4096 slots 1 at -1
   warps @all first 0 count 4 registers 0
@@ -30,7 +31,6 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   %n = program_id axis 0 : i64
   %i = cast %n : i32
   %zero = constant is 0 : i64
-  %yes = registers text "yes" : bool
   %one = constant is 1 : f32
 )" + body + "}");
 }
@@ -48,6 +48,7 @@ std::string statements(const std::string& body) {
     };
     drop("    constexpr");
     drop("    const int at");
+    drop("    const bool yes =");
     drop("    const i32 i =");
     return text;
 }
@@ -99,7 +100,7 @@ TEST(ScheduleArrays, SlicesHaveStepsAndIndexTilesGather) {
     EXPECT_THAT(statements("%v = load %n, %zero of @y index [16, 32] steps [1, 2] "
                            ": f32[16, 32] @rows\n"),
                 HasSubstr(" + at1 * (2ll * y.stride[1]);\n"));
-    EXPECT_THAT(statements("%c = registers text \"c\" : i32[16] @column\n"
+    EXPECT_THAT(statements("%c = declare : i32[16] @column\n"
                            "%v = load %c, %zero of @x index [-1, 32] bounds [2, 0] vector 2 "
                            ": f32[16, 32] @rows\n"),
                 HasSubstr("    f32 v_2 = 0.0f, v_3 = 0.0f;\n"
@@ -125,8 +126,8 @@ TEST(ScheduleArrays, LoadsOfALaterIterationGoToVariables) {
 }
 
 constexpr const char* kScatter =
-    "%l = registers text \"l\" : f32[32] @lanes\n"
-    "%k = registers text \"k\" : i32[32] @lanes\n"
+    "%l = declare : f32[32] @lanes\n"
+    "%k = declare : i32[32] @lanes\n"
     "%o = atomic_add %zero, %l of @s index [32] : f32[32] @lanes\n"
     "%t = targets %k of @s index [-1] bounds [2] writes @a : u64[32] @lanes\n"
     "%w = last_writers %t reads @a : bool[32] @lanes\n"
@@ -135,6 +136,8 @@ constexpr const char* kScatter =
 TEST(ScheduleArrays, OwnersChangeArraysAndLastWritersStore) {
     EXPECT_EQ(
         statements(kScatter),
+        "    f32 l;\n"
+        "    i32 k;\n"
         "    auto* const p0 = s_data + 0ll + at0;\n"
         "    f32 o = {};\n"
         "    if (warp == 0) {\n"
@@ -185,7 +188,7 @@ TEST(ScheduleArrays, RulesOfAccessesAreCheckedInProgramsThatBreakThem) {
         "keep_words %w1\n"
         "%v = load %i, %zero, %yes, %one of @y index [16, 32] bounds [1, 2] masked other "
         ": f32[16, 32] @rows\n"
-        "%c = registers text \"c\" : i32[16] @column\n"
+        "%c = declare : i32[16] @column\n"
         "%g = load %c, %zero of @x index [-1, 32] : f32[16, 32] @rows\n"
         "store %n, %zero, %v of @z index [16, 32] bounds [0, 1]\n"
         "%d = declare zero words : f32[16, 32] @rows\n"

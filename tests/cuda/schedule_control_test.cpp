@@ -15,14 +15,14 @@ Program control_with(const std::string& body, const std::string& grid = "[]") {
     return parse("schedule @p arch @sm_80 level @split grid " + grid +
                  R"( groups [] rows [] columns [] order 8 stages 0 shared 0 {
   ref @x dtype @f16 extents [64] scratch
+  scalar @low %low : i64
+  scalar @high %high : i32
+  scalar @step %step : i64
+  scalar @yes %yes : bool
   buffer @a dtype @u8 rows 1 columns 256 slots 1 at 0
   warps @all first 0 count 1 registers 0
   layout @lanes shape [32] reg [] lane [1, 2, 4, 8, 16] warp []
-  %low = registers : i64
-  %high = registers : i32
-  %step = registers : i64
-  %yes = registers : bool
-  %tile = registers : i64[32] @lanes
+  %tile = declare : i64[32] @lanes
 )" + body + "}");
 }
 

@@ -29,10 +29,10 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   layout @left shape [4, 16] reg [1, 8] lane [2, 4, 16, 32, 0] warp []
   layout @matrix shape [8, 4] reg [] lane [1, 2, 4, 8, 16] warp []
   operation of @dot
-  %x = registers : f32[16, 16] @rows
-  %p = registers : f32[16, 16] @sums
-  %i = registers : i8[16, 32] @bytes
-  %d = registers : f64[8, 4] @matrix
+  %x = declare : f32[16, 16] @rows
+  %p = declare : f32[16, 16] @sums
+  %i = declare : i8[16, 32] @bytes
+  %d = declare : f64[8, 4] @matrix
   %s = declare zero : f32[16, 16] @sums
   %t = declare zero : i32[16, 16] @sums
   %f = declare zero : f32[4, 8] @few
@@ -104,10 +104,10 @@ TEST(ScheduleDots, LeftOperandsMayBeInRegisters) {
 TEST(ScheduleDots, ATileLiesInASlotOfItsBuffer) {
     const ThreadText text =
         text_of_dots(kLeft +
-                     "%n = registers text \"slot\" : i32\n"
+                     "%n = constant is 1 : i32\n"
                      "%k = shared_tile %n uses @b row_bytes 32 group 32 : bf16[16, 16]\n"
                      "mma %s, %a, %k reads @b reads @a\n");
-    EXPECT_THAT(text.statements, HasSubstr("    const u32 k = b + slot * 512u;\n"));
+    EXPECT_THAT(text.statements, HasSubstr("    const u32 k = b + 1 * 512u;\n"));
     EXPECT_THAT(text.statements, HasSubstr("    const u32 from2 = at2 + k;\n"));
 }
 
@@ -188,8 +188,9 @@ TEST(ScheduleRules, V32WhatProductsReadOfSharedMemoryFitsItsBuffer) {
 }
 
 TEST(ScheduleRules, V33OperandsOfProductsFitTheirSums) {
-    EXPECT_EQ(broken_dots(kLeft + kRight + "mma %x, %a, %b reads @a reads @b\n"),
-              "V33: %x is not declared");
+    EXPECT_EQ(broken_dots(kLeft + kRight + "%z = constant is 0 : f32[16, 16] @sums\n"
+                          "mma %z, %a, %b reads @a reads @b\n"),
+              "V33: %z is not declared");
     EXPECT_EQ(broken_dots(kLeft + "mma %s, %a, %p reads @a\n"), "V33: %p is not in shared memory");
     EXPECT_EQ(broken_dots(kRight + "multiply_add %s, %p, %b reads @b\n"),
               "V33: %p is not in shared memory");

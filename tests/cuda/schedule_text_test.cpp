@@ -50,8 +50,8 @@ std::int64_t shared_bytes(const std::string& body) {
 }
 
 const std::string kScalars = "%eight = constant is 8 : i64\n%yes = constant is true : bool\n";
-constexpr const char* kUseA = "operation of @one\n access writes @a\n raw text \"a\"\n";
-constexpr const char* kUseB = "operation of @two\n access writes @b\n raw text \"b\"\n";
+constexpr const char* kUseA = "operation of @one\n access writes @a\n comment text \"a\"\n";
+constexpr const char* kUseB = "operation of @two\n access writes @b\n comment text \"b\"\n";
 
 TEST(ScheduleText, BuffersShareAPlaceWhereTheirLifetimesDoNotMeet) {
     EXPECT_EQ(shared_bytes(std::string(kUseA) + kUseB), 256);
@@ -77,95 +77,90 @@ TEST(ScheduleText, ABufferFromBeforeALoopLivesUntilTheLoopEnds) {
 
 TEST(ScheduleText, ABarrierStandsBetweenWritesAndReadsOfOneBuffer) {
     EXPECT_EQ(
-        statements(std::string(kUseA) + "access reads @a\n raw text \"read\"\n"
-                                        "access reads @a\n raw text \"again\"\n"
-                                        "access writes @a\n raw text \"write\"\n"),
-        "    a\n    __syncthreads();\n    read\n    again\n    __syncthreads();\n    write\n");
+        statements(std::string(kUseA) + "access reads @a\n comment text \"read\"\n"
+                                        "access reads @a\n comment text \"again\"\n"
+                                        "access writes @a\n comment text \"write\"\n"),
+        "    // a\n    __syncthreads();\n    // read\n    // again\n    __syncthreads();\n    // write\n");
     // One barrier is enough for all reads after it.
     EXPECT_EQ(
-        statements("operation of @one\n access writes @a\n access writes @b\n raw text \"w\"\n"
-                   "access reads @a reads @b\n raw text \"r\"\n"
-                   "access reads @b\n raw text \"s\"\n"),
-        "    w\n    __syncthreads();\n    r\n    s\n");
+        statements("operation of @one\n access writes @a\n access writes @b\n comment text \"w\"\n"
+                   "access reads @a reads @b\n comment text \"r\"\n"
+                   "access reads @b\n comment text \"s\"\n"),
+        "    // w\n    __syncthreads();\n    // r\n    // s\n");
 }
 
 TEST(ScheduleText, BuffersAtOnePlaceAreOrderedLikeOne) {
-    EXPECT_EQ(statements(std::string(kUseA) + kUseB), "    a\n    __syncthreads();\n    b\n");
+    EXPECT_EQ(statements(std::string(kUseA) + kUseB), "    // a\n    __syncthreads();\n    // b\n");
     EXPECT_EQ(statements(std::string(kUseA) + kUseB + "operation of @three\n access uses @a\n"),
-              "    a\n    b\n");
+              "    // a\n    // b\n");
 }
 
 TEST(ScheduleText, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
     EXPECT_EQ(statements(kScalars + "operation of @one\n access writes @a\n"
                                     "loop {\n leave %yes\n"
-                                    "operation of @two\n access reads @a\n raw text \"r\"\n"
-                                    "}\n access writes @a\n raw text \"w\"\n"),
+                                    "operation of @two\n access reads @a\n comment text \"r\"\n"
+                                    "}\n access writes @a\n comment text \"w\"\n"),
               "    while (true) {\n        if (!(true)) break;\n        __syncthreads();\n        "
-              "r\n    }\n"
-              "    __syncthreads();\n    w\n");
+              "// r\n    }\n"
+              "    __syncthreads();\n    // w\n");
     // What an iteration writes last is read by the next one.
     EXPECT_EQ(
         statements(kScalars + "loop {\n leave %yes\n"
-                              "operation of @two\n access reads @a\n raw text \"r\"\n"
-                              "access writes @a\n raw text \"w\"\n}\n"),
-        "    while (true) {\n        if (!(true)) break;\n        __syncthreads();\n        r\n"
-        "        __syncthreads();\n        w\n    }\n");
+                              "operation of @two\n access reads @a\n comment text \"r\"\n"
+                              "access writes @a\n comment text \"w\"\n}\n"),
+        "    while (true) {\n        if (!(true)) break;\n        __syncthreads();\n        // r\n"
+        "        __syncthreads();\n        // w\n    }\n");
     // An array that one branch stores to is loaded after a barrier; one that is only loaded is not.
     const std::string branches =
         kScalars +
-        "branch %yes {\n access {} @x\n raw text \"s\"\n} {\n raw text \"t\"\n}\n"
-        "access loads @x\n raw text \"l\"\n";
+        "branch %yes {\n access {} @x\n comment text \"s\"\n} {\n comment text \"t\"\n}\n"
+        "access loads @x\n comment text \"l\"\n";
     const auto with = [&](const char* how) {
         std::string text = branches;
         return statements(text.replace(text.find("{} @x"), 2, how));
     };
-    EXPECT_THAT(with("stores"), HasSubstr("else {\n        t\n    }\n    __syncthreads();\n    l"));
-    EXPECT_THAT(with("loads"), HasSubstr("else {\n        t\n    }\n    l"));
+    EXPECT_THAT(with("stores"), HasSubstr("else {\n        // t\n    }\n    __syncthreads();\n    // l"));
+    EXPECT_THAT(with("loads"), HasSubstr("else {\n        // t\n    }\n    // l"));
 }
 
 TEST(ScheduleText, AScopeIsPartOfTheStatementsAroundIt) {
     EXPECT_EQ(
         statements(kScalars + "operation of @one\n access writes @a\n scope %eight, %eight {\n"
-                              "access reads @a\n raw text \"r\"\n}\n"),
-        "    if (8ll < 8ll) {\n        __syncthreads();\n        r\n    }\n");
+                              "access reads @a\n comment text \"r\"\n}\n"),
+        "    if (8ll < 8ll) {\n        __syncthreads();\n        // r\n    }\n");
 }
 
 TEST(ScheduleText, CopiesAreWaitedForBeforeTheyAreRead) {
     const std::string copy =
-        "operation of @load\n access writes @a\n raw text \"copy\"\n access copies @a\n";
-    EXPECT_EQ(statements(copy + "access writes @b\n raw text \"b\"\n"
-                                "access reads @a\n raw text \"r\"\n"),
-              "    copy\n    b\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    r\n");
-    EXPECT_EQ(statements(copy + "settle_copies pending 2\n raw text \"r\"\n"),
-              "    copy\n    ptx::cp_async_wait<2>();\n    r\n");
+        "operation of @load\n access writes @a\n comment text \"copy\"\n access copies @a\n";
+    EXPECT_EQ(statements(copy + "access writes @b\n comment text \"b\"\n"
+                                "access reads @a\n comment text \"r\"\n"),
+              "    // copy\n    // b\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    // r\n");
+    EXPECT_EQ(statements(copy + "settle_copies pending 2\n comment text \"r\"\n"),
+              "    // copy\n    ptx::cp_async_wait<2>();\n    // r\n");
     // Where none are under way, nothing is waited for.
-    EXPECT_EQ(statements("settle_copies pending 0\n raw text \"r\"\n"), "    r\n");
+    EXPECT_EQ(statements("settle_copies pending 0\n comment text \"r\"\n"), "    // r\n");
     // So are they before a barrier that orders accesses to an array.
-    EXPECT_EQ(statements("access stores @x\n" + copy + "access loads @x\n raw text \"r\"\n"),
-              "    copy\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    r\n");
-}
-
-TEST(ScheduleText, WhatSortsIncludesTheirDeviceCode) {
-    EXPECT_EQ(print_threads(program_with("")).includes, "");
-    EXPECT_THAT(print_threads(program_with("operation of @argsort\n")).includes,
-                HasSubstr("sort.cuh"));
+    EXPECT_EQ(statements("access stores @x\n" + copy + "access loads @x\n comment text \"r\"\n"),
+              "    // copy\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    // r\n");
 }
 
 constexpr const char* kTile =
     "operation of @reshape\n"
-    "%x = registers text \"p; q; r; s\" : f32[32] @quads\n"
+    "%x = declare : f32[32] @quads\n"
     "write_tile %x writes @a extents [32] vector 4\n"
     "%y = read_tile reads @a extents [32] : f32[32] @lanes\n"
     "%z = shuffle %y : f32[32] @swapped\n"
-    "raw text \"use(z);\"\n";
+    "comment text \"use z\"\n";
 
 TEST(ScheduleText, TilesGoThroughSharedMemoryAndFromLaneToLane) {
     EXPECT_EQ(
         statements(kTile),
         "    const int at0 = (lane & 7) * 4;\n"
         "    const int at1 = lane;\n"
+        "    f32 x_0, x_1, x_2, x_3;\n"
         "    auto* const a_data = reinterpret_cast<f32*>(memory + a);\n"
-        "    if ((lane & 24) == 0 && warp == 0) store_vector<f32>(a_data + (at0), p, q, r, s);\n"
+        "    if ((lane & 24) == 0 && warp == 0) store_vector<f32>(a_data + (at0), x_0, x_1, x_2, x_3);\n"
         "    __syncthreads();\n"
         "    f32 y;\n"
         "    load_vector(a_data + (at1), y);\n"
@@ -174,7 +169,7 @@ TEST(ScheduleText, TilesGoThroughSharedMemoryAndFromLaneToLane) {
         "    const int z_lane = ((lane >> 0 & 1) * 2) ^ ((lane >> 1 & 1) * 1) ^ "
         "((lane >> 2 & 1) * 4) ^ ((lane >> 3 & 1) * 8) ^ ((lane >> 4 & 1) * 16);\n"
         "    const f32 z = __shfl_sync(0xffffffffu, y, z_lane ^ 0);\n"
-        "    use(z);\n");
+        "    // use z\n");
     // Positions that other statements name are declared once.
     EXPECT_THAT(statements("position called @at0 text \"lane\"\n" + std::string(kTile)),
                 HasSubstr("load_vector(a_data + (at0), y);"));
@@ -183,12 +178,12 @@ TEST(ScheduleText, TilesGoThroughSharedMemoryAndFromLaneToLane) {
 TEST(ScheduleText, TilesLieBesideEachOtherInRowsAndInSteps) {
     const std::string text = statements(
         "operation of @concatenate\n"
-        "%x = registers text \"p\" : f32[32] @lanes\n"
-        "%y = registers text \"q\" : f32[32] @lanes\n"
+        "%x = declare : f32[32] @lanes\n"
+        "%y = declare : f32[32] @lanes\n"
         "write_tile %x, %y writes @a extents [64] starts [0, 32]\n"
         "%z = read_tile reads @a extents [64] starts [1] steps [2] : f32[32] @lanes\n");
-    EXPECT_THAT(text, HasSubstr("store_vector<f32>(a_data + (at0), p);"));
-    EXPECT_THAT(text, HasSubstr("store_vector<f32>(a_data + ((at0 + 32)), q);"));
+    EXPECT_THAT(text, HasSubstr("store_vector<f32>(a_data + (at0), x);"));
+    EXPECT_THAT(text, HasSubstr("store_vector<f32>(a_data + ((at0 + 32)), y);"));
     EXPECT_THAT(text, HasSubstr("load_vector(a_data + ((at0 * 2 + 1)), z);"));
 }
 
@@ -198,7 +193,7 @@ constexpr const char* kElementwise =
     "operation of @mul\n"
     "%n = program_id axis 0 : i64\n"
     "%f = cast %n : f32\n"
-    "%x = registers text \"p; q\" : f32[2, 32] @pairs\n"
+    "%x = declare : f32[2, 32] @pairs\n"
     "%i = iota axis 0 : i32[32] @lanes\n"
     "%z = cast %i : f32[32] @lanes\n"
     "%u = expand_dims %z axis 0 : f32[1, 32] @row\n"
@@ -221,11 +216,12 @@ TEST(ScheduleText, ElementwiseOperationsHaveAVariableForEachRegister) {
     EXPECT_EQ(statements(kElementwise),
               "    const int at0 = lane;\n"
               "    const f32 f = ops::cast<f32>(program0);\n"
+              "    f32 x_0, x_1;\n"
               "    const f32 z = ops::cast<f32>(at0);\n"
               // Registers with the same operands share a variable.
               "    const f32 s_0 = ops::exp2_approx(z);\n"
-              "    const f32 w_0 = rounded(bf16{}, ops::fma(p, s_0, f));\n"
-              "    const f32 w_1 = rounded(bf16{}, ops::fma(q, s_0, f));\n"
+              "    const f32 w_0 = rounded(bf16{}, ops::fma(x_0, s_0, f));\n"
+              "    const f32 w_1 = rounded(bf16{}, ops::fma(x_1, s_0, f));\n"
               "    const f32 d_0 = w_0 * 2.0f;\n"
               "    const f32 d_1 = w_1 * 2.0f;\n"
               "    const f32 k = -z;\n"
@@ -247,8 +243,8 @@ constexpr const char* kReductions =
     "layout @rows shape [2] reg [1] lane [0, 0, 0, 0, 0] warp [0, 0]\n"
     "layout @row shape [128] reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]\n"
     "operation of @reduce\n"
-    "%x = registers text \"a; b; c; d\" : bf16[2, 256] @tile\n"
-    "%l = registers text \"e\" : i16[32] @lanes\n"
+    "%x = declare : bf16[2, 256] @tile\n"
+    "%l = declare : i16[32] @lanes\n"
     "%s = declare : f32[2] @rows\n"
     "%p = reduce %x sum axis 1 parts : f32[2] @rows\n"
     "write_parts %p warps [0, 1] writes @a\n"
@@ -259,7 +255,7 @@ constexpr const char* kReductions =
     "clear %s lanes 6\n"
     "%j = join_lanes %s lanes 6 : f32[2] @rows\n"
     "operation of @scan\n"
-    "%y = registers text \"f; g\" : f16[128] @row\n"
+    "%y = declare : f16[128] @row\n"
     "%z = scan %y sum axis 0 reverse parts : f32[128] @row\n"
     "write_totals %z sum axis 0 reverse writes @c\n"
     "%u = join_totals %z sum axis 0 reverse reads @c : f16[128] @row\n"
@@ -281,9 +277,9 @@ TEST(ScheduleText, ReductionsGoFromRegistersToLanesToWarps) {
     insert_barriers(program);
     ASSERT_EQ(broken_rule(program), std::nullopt);
     const std::string text = print_threads(program).statements;
-    EXPECT_THAT(text, HasSubstr("    const f32 pt0_0_0 = a + b;\n"
+    EXPECT_THAT(text, HasSubstr("    const f32 pt0_0_0 = x_0 + x_1;\n"
                                 "    f32 p_0 = pt0_0_0;\n"
-                                "    const f32 pt1_0_0 = c + d;\n"
+                                "    const f32 pt1_0_0 = x_2 + x_3;\n"
                                 "    f32 p_1 = pt1_0_0;\n"
                                 "    const f32 p_0l0 = __shfl_xor_sync(0xffffffffu, p_0, 1);\n"
                                 "    p_0 = p_0 + p_0l0;\n"));
@@ -307,7 +303,7 @@ TEST(ScheduleText, ReductionsGoFromRegistersToLanesToWarps) {
                           "    const int ml0i = __shfl_xor_sync(0xffffffffu, i, 1);\n"
                           "    if (ops::replaces_extreme<true>(m, i, ml0, ml0i)) m = ml0, i = "
                           "ml0i;\n"));
-    EXPECT_THAT(text, HasSubstr("    f32 t_0 = tt0_0_0;\n    const f32 tt1_0_0 = b + d;\n"
+    EXPECT_THAT(text, HasSubstr("    f32 t_0 = tt0_0_0;\n    const f32 tt1_0_0 = x_1 + x_3;\n"
                                 "    f32 t_1 = tt1_0_0;\n"
                                 "    if ((lane & 6) != 0) s_0 = 0.0f;\n"
                                 "    if ((lane & 6) != 0) s_1 = 0.0f;\n"
@@ -322,8 +318,8 @@ TEST(ScheduleText, ScansGoFromRegistersToLanesToWarps) {
     EXPECT_THAT(text, HasSubstr("    const int z_lane = 31 - (lane & 31);\n"
                                 "    const int z_warp = 1 - (warp & 1);\n"
                                 "    f32 z_0_carry = 0.0f;\n"
-                                "    const f32 z_1 = g;\n"
-                                "    const f32 z_0 = z_1 + f;\n"
+                                "    const f32 z_1 = y_1;\n"
+                                "    const f32 z_0 = z_1 + y_0;\n"
                                 "    f32 z_0_0_before = 0.0f;\n"
                                 "    f32 z_0_0_sum = z_0;\n"));
     EXPECT_THAT(text, HasSubstr("    z_0_0_m[warp * 32 + lane] = z_0_0_total;\n"
@@ -395,7 +391,6 @@ TEST(ScheduleText, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
     insert_barriers(program);
     const Breach breaches[] = {
         {"V19", Level::synchronised, "  barrier\n", ""},
-        {"V22", Level::split, "p; q; r; s", "p; q; r"},
         {"V22", Level::split, "%y : f32[32] @l2", "%y : f32[32] @l3"},
         {"V22", Level::split, "%y : f32[32] @l2", "%y : f32[32]"},
         {"V22", Level::split, "%y : f32[32] @l2", "%y : i32[32] @l2"},
@@ -458,9 +453,9 @@ TEST(ScheduleText, RulesOfValuesAreCheckedInProgramsThatBreakThem) {
     const Breach breaches[] = {
         {"V1", Level::split, "fma %x, %s", "fma %x, %z"},
         {"V1", Level::split, "neg %f", "neg %x"},
-        {"V22", Level::split, "p; q", "p"},
         {"V22", Level::split, "relabel %z : f32[32] @l1\n  %k = neg %l : f32[32] @l1",
          "relabel %z : f32[32] @l3\n  %k = neg %l : f32[32] @l3"},
+        {"V22", Level::split, "%a = declare : f32[32]", "%a = declare : f32[16]"},
         {"V24", Level::split, "expand_dims %z axis 0", "expand_dims %z axis 1"},
         {"V24", Level::split, "broadcast %u", "broadcast %z"},
         {"V25", Level::split, "declare %h", "declare %z"},
@@ -479,8 +474,8 @@ TEST(ScheduleText, RulesOfValuesAreCheckedInProgramsThatBreakThem) {
 
 TEST(ScheduleText, RulesAreCheckedInProgramsThatBreakThem) {
     Program program = program_with(std::string(kUseA) +
-                                   "access writes @b\n raw text \"b\"\n access copies @b\n"
-                                   "access reads @a reads @b\n raw text \"r\"\n");
+                                   "access writes @b\n comment text \"b\"\n access copies @b\n"
+                                   "access reads @a reads @b\n comment text \"r\"\n");
     place_shared(program);
     insert_barriers(program);
     const Breach breaches[] = {

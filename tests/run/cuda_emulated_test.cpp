@@ -290,5 +290,40 @@ TEST(CudaEmulated, SortsAndCombines) {
     }
 }
 
+TEST(CudaEmulated, KernelsPrintScalarsAndTilesOfEveryKind) {
+    TW_REQUIRE_SOURCES();
+    std::vector<cuda::Generated> kernels;
+    std::vector<ir::Function> prepared;
+    for (const DType dtype : {f32, bf16, f8e5m2, f64, u8, i64, boolean}) {
+        const bool truth = dtype == boolean;
+        prepared.push_back(ir::parse(fmt::format(R"(
+func @print() grid [] {{
+  %n = constant {2} : {0}
+  %i = iota axis 1 : i32[2, 3]
+  %j = iota axis 0 : i32[2, 3]
+  %two = constant 2 : i32[2, 3]
+  %k = {1} %j, %two : {3}[2, 3]
+  %x = cast %i : {0}[2, 3]
+  %t = cast %k : {0}[2, 3]
+  debug_print %n, %x, %t text "{{}} of \"%\": {{}}, {{}}!\n"
+  yield
+}}
+)",
+                                                 name(dtype), truth ? "lt" : "mul",
+                                                 truth ? "true" : "3", truth ? "bool" : "i32")));
+        kernels.push_back(cuda::generate(prepared.back(), cuda::target_of("sm_90a")));
+    }
+    const testing_support::EmulatedKernels emulated(kernels);
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+        cuda::LaunchArguments arguments(prepared[i], {});
+        ::testing::internal::CaptureStdout();
+        emulated.run(i, arguments, static_cast<unsigned>(i));
+        EXPECT_EQ(::testing::internal::GetCapturedStdout(),
+                  i < 6 ? "3 of \"%\": [0, 1, 2, 0, 1, 2], [0, 0, 0, 2, 2, 2]!\n\n"
+                        : "1 of \"%\": [0, 1, 1, 0, 1, 1], [1, 1, 1, 1, 1, 1]!\n\n")
+            << kernels[i].source;
+    }
+}
+
 }  // namespace
 }  // namespace tilewright

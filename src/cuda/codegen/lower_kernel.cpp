@@ -98,7 +98,7 @@ LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Tar
             made.value = cx.program.add({false, cx.type(parameter), {}}, name);
             scalar_parameters += fmt::format(", const u64 {}", schedule::bits_name(made));
             cx.hold(parameter, {cx.scalar_layout(), made.value});
-            cx.registers.define(schedule::make(schedule::Op::registers, {}, {made.value}));
+            cx.registers.define(made.value);
             ++generated.num_scalars;
         }
     }

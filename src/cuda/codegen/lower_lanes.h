@@ -1,4 +1,4 @@
-// Operations across registers, lanes and warps: reductions, scans, sorts, printing.
+// Operations across registers, lanes and warps: reductions and scans.
 #pragma once
 
 #include "cuda/codegen/lowering.h"
@@ -14,7 +14,5 @@ void keep_first_lane(Lowering& cx, const ir::Instruction& sum, const Held& carry
 /// Adds these parts in all of the lanes.
 Held join_lanes(Lowering& cx, const ir::Instruction& sum, const Held& carry);
 void lower_scan(Lowering& cx, const ir::Instruction& made);
-void lower_print(Lowering& cx, const ir::Instruction& made);
-void lower_sort(Lowering& cx, const ir::Instruction& made);
 
 }  // namespace tilewright::cuda

@@ -15,15 +15,6 @@ using ir::Value;
 
 namespace {
 
-std::vector<std::int64_t> extents_of(const ir::Shape& shape) {
-    return {shape.dims().begin(), shape.dims().end()};
-}
-
-/// Row-major in a tile of this shape.
-TilePlace row_major(const ir::Shape& shape) {
-    return {0, extents_of(shape), {}, {}, 1, true};
-}
-
 SharedTile tile_form(const ir::Shape& shape, DType dtype, bool swizzle) {
     SharedTile tile;
     tile.shape = shape;
@@ -34,6 +25,15 @@ SharedTile tile_form(const ir::Shape& shape, DType dtype, bool swizzle) {
         swizzle ? std::max<std::int64_t>(row, 16) : (row + 15) / 16 * 16 + (row >= 64 ? 16 : 0);
     tile.group = swizzle ? std::min<std::int64_t>(128, tile.row_bytes & -tile.row_bytes) : 16;
     return tile;
+}
+
+void add_place(schedule::Instruction& made, const TilePlace& place) {
+    if (place.pitch != 0) made.with("pitch", place.pitch);
+    if (!place.extents.empty()) made.with("extents", place.extents);
+    if (!place.starts.empty()) made.with("starts", place.starts);
+    if (!place.steps.empty()) made.with("steps", place.steps);
+    if (place.vector > 1) made.with("vector", place.vector);
+    if (place.guarded) made.flag("guarded");
 }
 
 void add_rows(schedule::Instruction& made, const SharedTile& tile) {
@@ -54,17 +54,13 @@ int vector_in_rows(const Layout& layout, std::int64_t pitch, int bytes) {
     return static_cast<int>(vector);
 }
 
-Held through_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlace& written,
-                    const Layout& to, const TilePlace& read, std::int64_t elements, DType dtype) {
+TilePlace row_major(const ir::Shape& shape) {
+    return {0, {shape.dims().begin(), shape.dims().end()}, {}, {}, 1, true};
+}
+
+int write_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlace& written,
+                 std::int64_t elements, DType dtype) {
     const int id = cx.buffer(elements * size_of(dtype));
-    const auto add_place = [](schedule::Instruction& made, const TilePlace& place) {
-        if (place.pitch != 0) made.with("pitch", place.pitch);
-        if (!place.extents.empty()) made.with("extents", place.extents);
-        if (!place.starts.empty()) made.with("starts", place.starts);
-        if (!place.steps.empty()) made.with("steps", place.steps);
-        if (place.vector > 1) made.with("vector", place.vector);
-        if (place.guarded) made.flag("guarded");
-    };
     std::vector<schedule::Value> values;
     for (const Held& part : parts) values.push_back(part.value);
     schedule::Instruction& write = cx.append(schedule::Op::write_tile);
@@ -74,6 +70,12 @@ Held through_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlac
         return cx.program.type(part.value).type.dtype != dtype;
     });
     if (rounds) write.with_symbol("dtype", std::string(name(dtype)));
+    return id;
+}
+
+Held through_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlace& written,
+                    const Layout& to, const TilePlace& read, std::int64_t elements, DType dtype) {
+    const int id = write_shared(cx, parts, written, elements, dtype);
     schedule::Instruction& made = cx.append(schedule::Op::read_tile);
     add_place(made.with_symbol("reads", buffer_name(id)), read);
     return cx.result_of(made, cx.fresh("m"), to, dtype);

@@ -13,6 +13,11 @@ struct TilePlace {
     int vector = 1;        ///< contiguous registers
     bool guarded = false;  ///< phantoms have no element
 };
+/// Row-major in a tile of this shape.
+TilePlace row_major(const ir::Shape& shape);
+/// Writes tiles to a new buffer for so many elements; returns its number.
+int write_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlace& written,
+                 std::int64_t elements, DType dtype);
 /// The elements of tiles in another layout.
 Held through_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlace& written,
                     const Layout& to, const TilePlace& read, std::int64_t elements, DType dtype);

@@ -41,19 +41,11 @@ schedule::Value scalar_of(Lowering& cx, Value value) {
     return value_in(cx, value, cx.scalar_layout());
 }
 
-std::string scalar_text(Lowering& cx, Value value) {
-    return elements_of(cx, value, cx.scalar_layout()).front();
-}
-
 schedule::Value index_of(Lowering& cx, Value value) {
     const schedule::Value scalar = scalar_of(cx, value);
     if (cx.type(value).dtype == DType::i64) return scalar;
     schedule::Instruction& wide = cx.append(schedule::make(schedule::Op::index, {scalar}));
     return cx.result_of(wide, "", cx.scalar_layout(), DType::i64).value;
-}
-
-const Names& elements_of(Lowering& cx, Value value, const Layout& layout) {
-    return cx.registers.of(value_in(cx, value, layout));
 }
 
 Held held_anywhere(Lowering& cx, Value value) {

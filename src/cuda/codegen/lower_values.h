@@ -5,15 +5,11 @@
 
 namespace tilewright::cuda {
 
-/// The text of a scalar.
-std::string scalar_text(Lowering& cx, ir::Value value);
-/// An integer scalar as i64 text.
+/// An integer scalar as i64.
 schedule::Value index_of(Lowering& cx, ir::Value value);
 /// A value in a layout, computed or converted where necessary.
 schedule::Value value_in(Lowering& cx, ir::Value value, const Layout& layout);
 schedule::Value scalar_of(Lowering& cx, ir::Value value);
-/// The text of its elements.
-const Names& elements_of(Lowering& cx, ir::Value value, const Layout& layout);
 /// A value in the layout that it is held in, or in its home layout.
 Held held_anywhere(Lowering& cx, ir::Value value);
 /// Through shared memory as elements of `dtype`, to which they are rounded.

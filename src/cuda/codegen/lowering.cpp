@@ -79,17 +79,6 @@ void Lowering::hold(ir::Value value, Held held) {
     scopes.back().held[value].push_back(std::move(held));
 }
 
-Held Lowering::named(const Layout& layout, DType dtype, const Names& names) {
-    schedule::Instruction& made =
-        append(schedule::Op::registers)
-            .with_text("text", fmt::format("{}", fmt::join(names, schedule::kBetweenRegisters)));
-    return result_of(made, "", layout, dtype);
-}
-
-Held Lowering::variables(const std::string& name, const Layout& layout, DType dtype) {
-    return result_of(append(schedule::Op::registers), name, layout, dtype);
-}
-
 Held Lowering::declare(const std::string& name, const Layout& layout, DType dtype,
                        schedule::Value init) {
     schedule::Instruction& made = append(schedule::Op::declare);

@@ -101,11 +101,6 @@ struct Lowering {
         return blocks.back()->body.emplace_back(std::move(made));
     }
     template <typename... Args>
-    void line(fmt::format_string<Args...> format, Args&&... args) {
-        append(schedule::Op::raw)
-            .with_text("text", fmt::format(format, std::forward<Args>(args)...));
-    }
-    template <typename... Args>
     void comment(fmt::format_string<Args...> format, Args&&... args) {
         append(schedule::Op::comment)
             .with_text("text", fmt::format(format, std::forward<Args>(args)...));
@@ -135,14 +130,6 @@ struct Lowering {
     const Held* find(ir::Value value) const;
     const Held* find(ir::Value value, const Layout& layout) const;
     void hold(ir::Value value, Held held);
-    void hold(ir::Value value, const Layout& layout, const Names& names) {
-        hold(value, named(layout, type(value).dtype, names));
-    }
-    const Names& names(const Held& held) const { return registers.of(held.value); }
-    /// A tile whose elements statements as text have written, or that are text themselves.
-    Held named(const Layout& layout, DType dtype, const Names& names);
-    /// The same in variables that have the name and a number.
-    Held variables(const std::string& name, const Layout& layout, DType dtype);
     /// Variables with the elements of a value, or undefined ones.
     Held declare(const std::string& name, const Layout& layout, DType dtype,
                  schedule::Value init = {});
@@ -154,19 +141,12 @@ struct Lowering {
     /// variable.
     Held result_of(schedule::Instruction& made, std::string name, const Layout& layout,
                    DType dtype);
-    /// Coordinate of a thread along an axis, and of one of its registers.
-    std::string thread_coordinate(const Layout& layout, int axis) {
-        return positions.thread(layout, axis);
-    }
-    std::string coordinate(const Layout& layout, int axis, std::int64_t register_part) {
-        return positions.of(layout, axis, register_part);
-    }
 
     // ---- Memory.
 
     /// A buffer of so many bytes in shared memory.
     int buffer(std::int64_t bytes);
-    /// The text that follows accesses buffers: "reads", "writes", "copies" (asynchronously) or
+    /// What follows accesses buffers: "reads", "writes", "copies" (asynchronously) or
     /// "uses".
     void access_shared(const char* how, std::initializer_list<int> ids);
     void access_global(ir::Value ref, bool write);

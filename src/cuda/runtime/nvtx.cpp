@@ -23,20 +23,20 @@ constexpr std::size_t kModuleCore = 1, kRangePush = 9, kRangePop = 11;
 // synchronisation. CUPTI rejects a process in which one of them is missing or shorter.
 constexpr std::array<unsigned, 7> kSizes = {0, 16, 9, 15, 7, 16, 7};
 
-struct Module {
+struct FunctionTable {
     std::array<Function, 16> functions{};  ///< set by the profiler
     std::array<Function*, 17> places{};    ///< where the profiler sets them; the last one is null
 };
 
-std::array<Module, kSizes.size()>& modules() {
-    static std::array<Module, kSizes.size()> modules{};
+std::array<FunctionTable, kSizes.size()>& modules() {
+    static std::array<FunctionTable, kSizes.size()> modules{};
     return modules;
 }
 
 int module_table(int module, Function*** table, unsigned* size) {
     if (module < 1 || module >= std::ssize(kSizes)) return 0;
     const std::size_t index = module;
-    Module& found = modules()[index];
+    FunctionTable& found = modules()[index];
     for (std::size_t i = 1; i < kSizes[index]; ++i) found.places[i] = &found.functions[i];
     if (size != nullptr) *size = kSizes[index];
     if (table != nullptr) *table = found.places.data();

@@ -14,8 +14,6 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return tile(made);
         case Op::comment:
             return line("// {}", made.symbol("text"));
-        case Op::raw:
-            return line("{}", made.symbol("text"));
         case Op::position:
             return positions_.add(
                 {made.symbol("called"), made.symbol("text"), made.has("address")});
@@ -56,6 +54,18 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return join_totals(made);
         case Op::join_lanes:
             return join_lanes(made);
+        case Op::fill_lines:
+            return fill_lines(made);
+        case Op::write_lines:
+            return write_lines(made);
+        case Op::sort_lines:
+            return sort_lines(made);
+        case Op::read_lines:
+            return read_lines(made);
+        case Op::print:
+            return print(made);
+        case Op::print_tile:
+            return print_tile(made);
         case Op::clear:
             return clear(made);
         case Op::write_operand:
@@ -93,7 +103,6 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return line("ptx::cp_async_commit();");
         case Op::wait_copies:
             return line("ptx::cp_async_wait<{}>();", made.number("pending"));
-        case Op::registers:
         case Op::index:
         case Op::following:
         case Op::relabel:
@@ -175,7 +184,7 @@ void ThreadPrinter::place_scratch(const Instruction& made) {
 void ThreadPrinter::scalars() {
     for (const Parameter& one : p_.parameters) {
         if (one.is_ref) continue;
-        names_.define(make(Op::registers, {}, {one.value}));
+        names_.define(one.value);
         const std::string bits = bits_name(one);
         line("const {} {} = ops::cast<{}>({});", register_type(one.dtype),
              registers(one.value).front(), storage_type(one.dtype),
@@ -206,10 +215,8 @@ ThreadText print_threads(const Program& program) {
     text.statements = printer.run();
     text.functions = mma_step_functions(printer.steps());
     bool sorts = false;
-    each_instruction(program.body, [&](const Instruction& made) {
-        sorts |= made.is(Op::operation) &&
-                 (made.symbol("of") == "sort" || made.symbol("of") == "argsort");
-    });
+    each_instruction(program.body,
+                     [&](const Instruction& made) { sorts |= made.is(Op::sort_lines); });
     if (sorts) text.includes = "#include \"cuda/device/tile/sort.cuh\"\n";
     return text;
 }

@@ -46,10 +46,8 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "fence_async",
                                                         "group_sync",
                                                         "all_sync",
-                                                        "raw",
                                                         "comment",
                                                         "position",
-                                                        "registers",
                                                         "declare",
                                                         "assign",
                                                         "relabel",
@@ -61,6 +59,12 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "join_parts",
                                                         "write_totals",
                                                         "join_totals",
+                                                        "fill_lines",
+                                                        "write_lines",
+                                                        "sort_lines",
+                                                        "read_lines",
+                                                        "print",
+                                                        "print_tile",
                                                         "copy_tile",
                                                         "copy",
                                                         "keep_words",
@@ -297,6 +301,11 @@ bool is_access(const Instruction& made) {
         case Op::join_parts:
         case Op::write_totals:
         case Op::join_totals:
+        case Op::fill_lines:
+        case Op::write_lines:
+        case Op::sort_lines:
+        case Op::read_lines:
+        case Op::print_tile:
         case Op::write_operand:
         case Op::shared_tile:
         case Op::place_scratch:

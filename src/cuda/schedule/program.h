@@ -72,10 +72,8 @@ enum class Op : std::uint8_t {
     group_sync,   ///< the warpgroup's threads meet
     all_sync,     ///< those of all consumer warpgroups
     // Programs of text: all threads of a block run the same statements.
-    raw,             ///< a line of CUDA
     comment,         ///< in the text
     position,        ///< a variable that a thread computes from its own number
-    registers,       ///< -> a tile whose registers have these texts, or are named after it
     declare,         ///< [tile] -> variables with its elements, or undefined
     assign,          ///< variables .., tiles ..: all at once
     relabel,         ///< tile -> the same in another layout; elements stay in their threads
@@ -87,6 +85,12 @@ enum class Op : std::uint8_t {
     join_parts,      ///< value[, index] -> the same registers, reduced over the warps
     write_totals,    ///< scan: the last elements of what each thread has scanned, to `writes`
     join_totals,     ///< scan -> the elements after those of other warps
+    fill_lines,      ///< -> lines in `writes`, of words that come after all others
+    write_lines,     ///< tile[, lines] -> its elements as words, in lines in `writes`
+    sort_lines,      ///< lines -> the same, each in order
+    read_lines,      ///< lines -> a tile of the elements in order, or of their places
+    print,           ///< [scalar]: thread 0 prints it, or a text
+    print_tile,      ///< the same of a tile in `reads`
     copy_tile,       ///< indices ..[, slot]: a tile `to` a buffer by cp.async
     copy,            ///< variables -> their elements, which stay the same
     keep_words,      ///< tile: its words stay in registers, rather than what they are unpacked to
@@ -396,17 +400,19 @@ inline bool gives_index(ir::Reduction kind) {
 inline DType combined_dtype(DType dtype) {
     return is_float(dtype) && size_of(dtype) <= 2 ? DType::f32 : dtype;
 }
-/// Is the result a tile in shared memory, an operand of products?
-inline bool is_in_memory(const Instruction& made) {
+/// Is the result an operand of products in shared memory?
+inline bool is_operand_in_memory(const Instruction& made) {
     return made.is(Op::write_operand) || made.is(Op::shared_tile);
+}
+/// Is the result lines in shared memory, which are sorted there?
+inline bool is_lines(const Instruction& made) {
+    return made.is(Op::fill_lines) || made.is(Op::write_lines) || made.is(Op::sort_lines);
 }
 /// Does an instruction have attributes that say what memory it accesses?
 bool is_access(const Instruction& made);
 /// The type of the elements of a tile in the buffer to which it is written, or from which it is
 /// read.
 DType dtype_in_memory(const Program& program, const Instruction& made, Value tile);
-/// Between the texts of registers.
-inline constexpr std::string_view kBetweenRegisters = "; ";
 /// In the `index` of an access: by an index tile, in the shape of the result.
 inline constexpr std::int64_t kGathered = -1;
 /// Likewise: a slice without elements.

@@ -49,17 +49,6 @@ bool RegisterNames::is_computed(Value result, int reg) const {
     return std::find(names.begin(), names.begin() + reg, name) == names.begin() + reg;
 }
 
-Names RegisterNames::listed(const Instruction& made) const {
-    Names names;
-    std::string_view rest = made.symbol("text");
-    for (std::size_t end = 0; end != std::string_view::npos;) {
-        end = rest.find(kBetweenRegisters);
-        names.emplace_back(rest.substr(0, end));
-        if (end != std::string_view::npos) rest.remove_prefix(end + kBetweenRegisters.size());
-    }
-    return names;
-}
-
 Names RegisterNames::unpacked(Value value) {
     const DType dtype = program_.type(value).type.dtype;
     const int count = layout(value).registers(), vector = 16 / size_of(dtype);
@@ -231,8 +220,6 @@ void RegisterNames::define(const Instruction& made) {
         for (const int r : conversion(layout(made.operands[0]), layout(result)).source) {
             names.push_back(from[static_cast<std::size_t>(r)]);
         }
-    } else if (made.is(Op::registers) && made.has("text")) {
-        names = listed(made);
     } else if (made.is(Op::index)) {
         names = {index(made.operands[0])};
     } else if (made.is(Op::following)) {

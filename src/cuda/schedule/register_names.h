@@ -37,7 +37,6 @@ class RegisterNames {
   private:
     bool are_distinct(Value value) const { return distinct_[value.id]; }
     Names numbered_registers(Value value) const;
-    Names listed(const Instruction& made) const;
     /// Names words; returns the text of their elements.
     Names unpacked(Value value);
     Names iota(const Instruction& made);

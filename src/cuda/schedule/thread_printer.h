@@ -1,7 +1,8 @@
 // Prints a program of text as CUDA C++: print_text.cpp has statements and control flow,
 // print_registers.cpp values in registers and their ways through shared memory, print_lanes.cpp
-// reductions, print_scan.cpp scans, print_arrays.cpp accesses to arrays, print_copies.cpp copies of
-// arrays to shared memory, print_dots.cpp products.
+// reductions, print_scan.cpp scans, print_sort.cpp sorts, print_debug.cpp what kernels print,
+// print_arrays.cpp accesses to arrays, print_copies.cpp copies of arrays to shared memory,
+// print_dots.cpp products.
 #pragma once
 
 #include <fmt/format.h>
@@ -102,6 +103,17 @@ class ThreadPrinter {
                      std::string total);
     void clear(const Instruction& made);
     void narrow(const Instruction& made);
+
+    // ---- Sorts and prints.
+
+    void fill_lines(const Instruction& made);
+    void write_lines(const Instruction& made);
+    void sort_lines(const Instruction& made);
+    void read_lines(const Instruction& made);
+    /// The place of a register's element, or of its word, in lines.
+    std::string place_in_lines(const Instruction& made, Value lines, const Layout& layout, int reg);
+    void print(const Instruction& made);
+    void print_tile(const Instruction& made);
 
     // ---- Places in shared memory.
 

@@ -394,7 +394,7 @@ struct Rule {
     Broken (*check)(const Program&);
     Programs of = Programs::wgmma;
 };
-constexpr std::array<Rule, 34> kRules{{
+constexpr std::array<Rule, 36> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -429,6 +429,8 @@ constexpr std::array<Rule, 34> kRules{{
     {"V32", Level::split, operands_in_memory, Programs::text},
     {"V33", Level::split, products, Programs::text},
     {"V34", Level::split, control, Programs::text},
+    {"V35", Level::split, sorts, Programs::text},
+    {"V36", Level::split, prints, Programs::text},
 }};
 
 }  // namespace

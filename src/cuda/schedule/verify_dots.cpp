@@ -108,7 +108,7 @@ Broken broken_product(const Program& p, const Instruction& made,
 Broken operands_in_memory(const Program& p) {
     const std::map<Value, std::string> tiles = tiles_in_buffers(p);
     return first(p.body, [&](const Instruction& made) -> Broken {
-        if (is_in_memory(made)) {
+        if (is_operand_in_memory(made)) {
             if (Broken found = broken_rows(p, made)) return found;
         }
         for (const Value operand : made.operands) {

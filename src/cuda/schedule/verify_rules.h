@@ -52,7 +52,7 @@ Broken proxies(const Program& p);
 Broken meetings(const Program& p);
 Broken issues(const Program& p);
 
-/// V12, V19 and V22 to V34 of programs of text.
+/// V12, V19 and V22 to V36 of programs of text.
 Broken places_in_time(const Program& p);
 Broken ordered_accesses(const Program& p);
 Broken registers_of_values(const Program& p);
@@ -68,5 +68,7 @@ Broken copied_tiles(const Program& p);
 Broken operands_in_memory(const Program& p);
 Broken products(const Program& p);
 Broken control(const Program& p);
+Broken sorts(const Program& p);
+Broken prints(const Program& p);
 
 }  // namespace tilewright::cuda::schedule

@@ -98,26 +98,18 @@ Broken ordered_accesses(const Program& p) {
     return unordered(p.body, order);
 }
 
-// V22: a tile in registers has a layout, and the text of each of its registers; what is shuffled
-// stays in its warp, and what is relabelled in its thread.
+// V22: a tile in registers has a layout of its shape; what is shuffled stays in its warp, and what
+// is relabelled in its thread.
 Broken registers_of_values(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         for (const Value result : made.results) {
-            if (p.is_tile(result) && !p.type(result).layout && !is_in_memory(made)) {
+            const bool in_memory = is_operand_in_memory(made) || is_lines(made);
+            if (p.is_tile(result) && !p.type(result).layout && !in_memory) {
                 return broken("%{} has no layout", p.value_name(result));
             }
-        }
-        if (made.is(Op::registers) && made.has("text")) {
-            const std::string& text = made.symbol("text");
-            int count = 1;
-            for (std::size_t at = 0; (at = text.find(kBetweenRegisters, at)) != std::string::npos;
-                 at += kBetweenRegisters.size()) {
-                ++count;
-            }
-            const int expected = layout_in(p, made.result()).registers();
-            if (count != expected) {
-                return broken("%{} has {} registers, not {}", p.value_name(made.result()), expected,
-                              count);
+            const ValueType& type = p.type(result);
+            if (type.layout && type.layout->shape != type.type.shape) {
+                return broken("%{} has the layout of another shape", p.value_name(result));
             }
         }
         if (made.is(Op::shuffle) || made.is(Op::relabel)) {
