@@ -4,12 +4,12 @@
 usage: golden.py [--update] [--program build/tilewright] [--out FOLDER]
 
 The text of small programs (IR, bytecode, CUDA) is kept in full; for the others statistics.txt keeps
-what decides their speed: IR operations, bytecode instructions, and registers, spills and opcodes of
-the PTX; and which lines of the scheduled form are CUDA text, which may only become fewer. Nothing
-depends on the machine: bytecode is for the scalar kernels and two threads, PTX for the
-architectures below. The PTX needs the NVRTC that the file was made with; without it those lines are
-not compared, and the output says so. --update rewrites the files. --out writes the corpus to
-another folder instead, for tools/kernel_diff.py. Exit status 0: equal.
+what decides their speed: IR operations, bytecode instructions, operations of the scheduled form,
+and registers, spills and opcodes of the PTX. Nothing depends on the machine: bytecode is for the
+scalar kernels and two threads, PTX for the architectures below. The PTX needs the NVRTC that the
+file was made with; without it those lines are not compared, and the output says so. --update
+rewrites the files. --out writes the corpus to another folder instead, for tools/kernel_diff.py.
+Exit status 0: equal.
 """
 
 import argparse
@@ -127,17 +127,9 @@ def opcodes(ptx):
 
 
 def schedule_statistics(text):
-    """The lines of CUDA in a program of text, by the operation that they belong to."""
-    owner, operations, lines = "head", 0, []
-    for line in text.splitlines()[1:]:
-        words = line.split()
-        if words[:1] == ["operation"]:
-            owner = words[2].removeprefix("@")
-        elif words[:1] == ["raw"]:
-            lines.append(owner)
-        elif re.match(r"(%\S+ = |[a-z_]+ )", line.strip()):
-            operations += 1
-    return f"{operations} operations, {len(lines)} lines of text: {counted(lines) or 'none'}"
+    lines = (line.strip() for line in text.splitlines()[1:])
+    operations = sum(bool(re.match(r"(%\S+ = |[a-z_]+ )", line)) for line in lines)
+    return f"{operations} operations"
 
 
 def ptx_statistics(text):

@@ -188,7 +188,8 @@ TEST(ScheduleRules, V32WhatProductsReadOfSharedMemoryFitsItsBuffer) {
 }
 
 TEST(ScheduleRules, V33OperandsOfProductsFitTheirSums) {
-    EXPECT_EQ(broken_dots(kLeft + kRight + "%z = constant is 0 : f32[16, 16] @sums\n"
+    EXPECT_EQ(broken_dots(kLeft + kRight +
+                          "%z = constant is 0 : f32[16, 16] @sums\n"
                           "mma %z, %a, %b reads @a reads @b\n"),
               "V33: %z is not declared");
     EXPECT_EQ(broken_dots(kLeft + "mma %s, %a, %p reads @a\n"), "V33: %p is not in shared memory");

@@ -60,10 +60,10 @@ TEST(ScheduleSort, ElementsAreSortedAsWordsInSharedMemory) {
 }
 
 TEST(ScheduleSort, LinesOfATileLieOneAfterTheOther) {
-    const std::string text =
-        text_of_sort("%w = write_lines %r axis 0 word 4 writes @b : i16[2, 32]\n"
-                     "%s = sort_lines %w axis 0 word 4 reads @b : i16[2, 32]\n"
-                     "%y = read_lines %s axis 0 word 4 reads @b : i16[2, 32] @rows\n");
+    const std::string text = text_of_sort(
+        "%w = write_lines %r axis 0 word 4 writes @b : i16[2, 32]\n"
+        "%s = sort_lines %w axis 0 word 4 reads @b : i16[2, 32]\n"
+        "%y = read_lines %s axis 0 word 4 reads @b : i16[2, 32] @rows\n");
     EXPECT_THAT(text, HasSubstr("    b_data[sorting::slot<u32>(((0) * 32 + at0) * 2 + 0)] = "
                                 "sorting::word_of<u32, false>(r_0, 0);\n"
                                 "    b_data[sorting::slot<u32>(((0) * 32 + at0) * 2 + 1)] = "
@@ -74,11 +74,11 @@ TEST(ScheduleSort, LinesOfATileLieOneAfterTheOther) {
 }
 
 TEST(ScheduleSort, TheEndsOfLinesAreFilledBeforeElementsAreWritten) {
-    const std::string text =
-        text_of_sort("%t = declare : f32[48] @three\n"
-                     "%f = fill_lines axis 0 word 8 writes @b : f32[48]\n"
-                     "%w = write_lines %t, %f axis 0 word 8 writes @b : f32[48]\n"
-                     "%s = sort_lines %w axis 0 word 8 reads @b : f32[48]\n");
+    const std::string text = text_of_sort(
+        "%t = declare : f32[48] @three\n"
+        "%f = fill_lines axis 0 word 8 writes @b : f32[48]\n"
+        "%w = write_lines %t, %f axis 0 word 8 writes @b : f32[48]\n"
+        "%s = sort_lines %w axis 0 word 8 reads @b : f32[48]\n");
     EXPECT_THAT(text, HasSubstr("    auto* const b_data = reinterpret_cast<u64*>(memory + b);\n"
                                 "    for (int i = threadIdx.x; i < 64; i += 32) "
                                 "b_data[sorting::slot<u64>(i)] = sorting::last_word<u64>();\n"

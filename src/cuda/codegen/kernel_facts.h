@@ -40,6 +40,8 @@ class KernelFacts : public Analysis {
     int contiguous_vector(const ir::Instruction& access, int* axis) const;
     /// Elements that a thread accesses at once in this layout, without a mask.
     int access_vector(const ir::Instruction& access, const Layout& layout) const;
+    /// May elements of a tile differ along an axis, as far as operations tell?
+    bool varies_along(ir::Value value, int axis) const;
     /// Is it a load of a tile from global memory?
     bool is_tile_load(const ir::Instruction& made) const;
 
@@ -59,6 +61,7 @@ class KernelFacts : public Analysis {
     const Target& target_;
     int warps_ = 4, stages_ = 0;
     std::map<ir::Value, std::size_t> ref_order_;  ///< global Refs by parameter order
+    mutable std::map<std::pair<ir::Value, int>, bool> varies_;
 };
 
 /// The roots of the Refs that a loop writes.

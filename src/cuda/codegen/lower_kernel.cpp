@@ -1,12 +1,13 @@
-// Parameters, scratch and positions around the body of a kernel.
+// Parameters and scratch around the body of a kernel.
 #include "cuda/codegen/lower_kernel.h"
 
 #include <algorithm>
-#include <iterator>
 
+#include "cuda/codegen/element_text.h"
 #include "cuda/codegen/lower_memory.h"
 #include "cuda/codegen/lower_operations.h"
 #include "cuda/codegen/notes.h"
+#include "cuda/schedule/register_names.h"
 #include "support/integer.h"
 
 namespace tilewright::cuda {
@@ -54,20 +55,6 @@ std::int64_t place_scratch(Lowering& cx, std::vector<int>& scratch) {
     return total;
 }
 
-/// At the beginning of the program.
-void declare_positions(Lowering& cx) {
-    std::vector<schedule::Instruction> made;
-    for (const Position& one : cx.positions.all()) {
-        schedule::Instruction& position =
-            made.emplace_back(schedule::make(schedule::Op::position, {}));
-        position.with_symbol("called", one.name);
-        if (one.is_address) position.flag("address");
-        position.with_text("text", one.text);
-    }
-    cx.program.body.body.insert(cx.program.body.body.begin(), std::make_move_iterator(made.begin()),
-                                std::make_move_iterator(made.end()));
-}
-
 }  // namespace
 
 LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Target& target,
@@ -98,7 +85,6 @@ LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Tar
             made.value = cx.program.add({false, cx.type(parameter), {}}, name);
             scalar_parameters += fmt::format(", const u64 {}", schedule::bits_name(made));
             cx.hold(parameter, {cx.scalar_layout(), made.value});
-            cx.registers.define(made.value);
             ++generated.num_scalars;
         }
     }
@@ -114,7 +100,6 @@ LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Tar
     lower_block(cx, cx.function.body);
     cx.begin_operation("yield");
     for (int id : scratch) cx.touch(id);  // lives to the end
-    declare_positions(cx);
 
     generated.notes = notes_of(cx.facts, cx.plan, cx.workspace);
     generated.num_axes = static_cast<int>(cx.function.grid.size());

@@ -59,7 +59,6 @@ void lower_reduce(Lowering& cx, const Instruction& made) {
     const std::string base = fmt::format("v{}", made.result().id);
     reduce.results = {cx.add(base, to, dtype)};
     if (indices) reduce.results.push_back(cx.add(base + "i", to, DType::i32));
-    cx.registers.define(reduce);
     std::vector<std::int64_t> warps;
     for (std::size_t bit = 0; bit < from.warp.size(); ++bit) {
         if (from.unpack(from.warp[bit])[axis] != 0) warps.push_back(static_cast<int>(bit));
@@ -94,7 +93,6 @@ void read_warp_parts(Lowering& cx) {
             value = cx.add("", parts.layout, cx.program.type(value).type.dtype);
         }
         join.results = parts.values;
-        cx.registers.define(join);
         hold_reduced(cx, *parts.reduce, parts.layout, parts.values);
     }
 }

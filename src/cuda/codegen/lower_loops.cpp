@@ -148,7 +148,6 @@ void lower_for(Lowering& cx, const Instruction& made) {
     if (may_wrap) loop.flag("stops");
     const Held iv{cx.scalar_layout(),
                   cx.add(fmt::format("v{}", induction.id), cx.scalar_layout(), DType::i64)};
-    cx.registers.define(iv.value);
     cx.open(std::move(loop)).arguments = {iv.value};
     cx.begin_operation(name(made.op));
     cx.hold(induction, iv);

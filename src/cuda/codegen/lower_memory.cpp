@@ -28,17 +28,13 @@ schedule::Value scalar_or_tile(Lowering& cx, Value value, const Layout& layout) 
 }
 
 /// Elements that a thread accesses at once.
-int vector_of(Lowering& cx, const Instruction& made, const Layout& layout, schedule::Value mask) {
+int vector_of(const Lowering& cx, const Instruction& made, const Layout& layout) {
     int axis = -1;
     int vector = cx.facts.contiguous_vector(made, &axis);
     if (vector == 1) return 1;
     vector = std::min(vector, vector_length(layout, axis));
-    if (mask && cx.program.is_tile(mask)) {
-        const Names& masks = cx.registers.of(mask);
-        for (std::size_t r = 0; r < masks.size(); ++r) {
-            if (masks[r] != masks[r - r % static_cast<std::size_t>(vector)]) return 1;
-        }
-    }
+    const Value mask = ir::access(made).mask;
+    if (mask && cx.facts.varies_along(mask, axis)) return 1;
     const auto& indices = made.get<ir::AccessAttributes>().indices;
     if (cx.facts.stays_inside(made, indices.size() - 1)) {
         vector = static_cast<int>(std::gcd(indices.back().size, std::int64_t{vector}));
@@ -106,7 +102,7 @@ schedule::Instruction array_access(Lowering& cx, const Instruction& made, const 
     schedule::Instruction same = schedule::tile_instruction(cx.function, made);
     same.operands = std::move(indices);
     if (mask) same.operands.push_back(mask);
-    describe_access(cx, same, made, vector_of(cx, made, layout, mask));
+    describe_access(cx, same, made, vector_of(cx, made, layout));
     return same;
 }
 
@@ -205,10 +201,10 @@ void lower_atomic(Lowering& cx, const Instruction& made) {
     cx.access_global(access.ref, true);
     schedule::Instruction same = array_access(cx, made, layout);
     same.operands.insert(same.operands.end(), values.begin(), values.end());
-    const std::string own = owner(layout);
+    const bool owned = layout.copied_lanes() == 0 && layout.copied_warps() == 0;
     const Held held =
         cx.result_of(cx.append(std::move(same)), fmt::format("v{}", result.id), layout, dtype);
-    if (own.empty() || cx.facts.users(result).empty()) {
+    if (owned || cx.facts.users(result).empty()) {
         cx.hold(result, held);
         return;
     }

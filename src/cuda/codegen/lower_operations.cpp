@@ -140,7 +140,7 @@ Held lower_elementwise(Lowering& cx, const Instruction& made, const Layout& layo
                                                              : value_in(cx, operand, layout));
     }
     if (out == DType::f32 && made.op == Op::cast &&
-        register_type(cx.type(made.operands[0]).dtype) == "f32") {
+        schedule::combined_dtype(cx.type(made.operands[0]).dtype) == DType::f32) {
         return cx.result_of(cx.append(std::move(same)), "", layout, out);  // needs no variable
     }
     const bool again = cx.facts.is_lazy(made) || cx.forgotten.count(result) != 0;

@@ -27,8 +27,8 @@ void lower_print(Lowering& cx, const ir::Instruction& made) {
             continue;
         }
         const Held tile = held_anywhere(cx, operand);
-        const int id =
-            write_shared(cx, {tile}, row_major(type.shape), std::max<std::int64_t>(type.shape.size(), 1), type.dtype);
+        const int id = write_shared(cx, {tile}, row_major(type.shape),
+                                    std::max<std::int64_t>(type.shape.size(), 1), type.dtype);
         cx.append(schedule::Op::print_tile)
             .with_symbol("reads", buffer_name(id))
             .with_symbol("dtype", std::string(name(type.dtype)))

@@ -24,9 +24,8 @@ void lower_sort(Lowering& cx, const Instruction& made) {
                           each.operands[0] == source && each.get<ir::SortAttributes>() == how;
         if (same) wanted.push_back(&each);
     }
-    const bool with_places = std::any_of(wanted.begin(), wanted.end(), [](const auto* each) {
-        return each->op == Op::argsort;
-    });
+    const bool with_places = std::any_of(wanted.begin(), wanted.end(),
+                                         [](const auto* each) { return each->op == Op::argsort; });
     const std::int64_t word = schedule::bytes_of_word(type.dtype, with_places);
     const schedule::SortedLines lines(type.shape, how.axis);
     const schedule::Value elements = held_anywhere(cx, source).value;

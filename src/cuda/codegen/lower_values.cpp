@@ -5,6 +5,7 @@
 #include "cuda/codegen/lower_memory.h"
 #include "cuda/codegen/lower_operations.h"
 #include "cuda/codegen/lower_shared.h"
+#include "cuda/schedule/register_names.h"
 #include "support/check.h"
 
 namespace tilewright::cuda {

@@ -13,8 +13,7 @@ Lowering::Lowering(const KernelFacts& kernel_facts, const Plan& kernel_plan,
       facts(kernel_facts),
       plan(kernel_plan),
       warps(kernel_facts.warps()),
-      workspace(in_workspace),
-      registers(program, positions, warps) {
+      workspace(in_workspace) {
     program.name = function.name;
     program.arch = target.arch;
     program.level = schedule::Level::split;
@@ -103,7 +102,6 @@ Held Lowering::result_of(schedule::Instruction& made, std::string name, const La
                          DType dtype) {
     const schedule::Value value = add(std::move(name), layout, dtype);
     made.results = {value};
-    registers.define(made);
     return {layout, value};
 }
 

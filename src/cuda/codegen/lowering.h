@@ -1,5 +1,5 @@
-// What is known while a kernel becomes a program of text: which value has which layout and which
-// names, and where statements go.
+// What is known while a kernel becomes a program of text: which value has which layouts, and where
+// statements go.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,14 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/codegen/element_text.h"
 #include "cuda/codegen/generate.h"
 #include "cuda/codegen/kernel_facts.h"
 #include "cuda/codegen/layout.h"
 #include "cuda/codegen/plan.h"
-#include "cuda/codegen/positions.h"
 #include "cuda/schedule/program.h"
-#include "cuda/schedule/register_names.h"
 
 namespace tilewright::cuda {
 
@@ -91,9 +88,7 @@ struct Lowering {
 
     schedule::Program program;
     std::vector<schedule::Block*> blocks;  ///< being written, outermost first
-    Positions positions;
-    schedule::RegisterNames registers;
-    std::string buffers_for = "scratch";  ///< the use of buffers that are added now
+    std::string buffers_for = "scratch";   ///< the use of buffers that are added now
     int counter = 0;
 
     schedule::Instruction& append(schedule::Op op);
@@ -135,7 +130,7 @@ struct Lowering {
                  schedule::Value init = {});
     /// All at once.
     void assign(std::span<const Held> variables, std::span<const schedule::Value> values);
-    /// A value of the program; the operation that has it as a result defines its registers.
+    /// A value of the program.
     schedule::Value add(std::string name, const Layout& layout, DType dtype);
     /// The result of an operation that has just been appended; without a name where it needs no
     /// variable.

@@ -98,16 +98,12 @@ std::string Positions::inside(const Layout& layout, int reg) {
     return text;
 }
 
-void Positions::add(Position known) {
-    names_.emplace(known.text, known.name);
-    all_.push_back(std::move(known));
-}
-
 std::string Positions::variable(const std::string& text, bool is_address) {
     const auto found = names_.find(text);
     if (found != names_.end()) return found->second;
     const std::string name = fmt::format("at{}", all_.size());
-    add({name, text, is_address});
+    names_.emplace(text, name);
+    all_.push_back({name, text, is_address});
     return name;
 }
 

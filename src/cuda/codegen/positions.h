@@ -42,8 +42,6 @@ class Positions {
     std::string inside(const Layout& layout, int reg);
     /// The variable of an address in shared memory.
     std::string address(const std::string& offset) { return variable(offset, true); }
-    /// Takes over a variable that is declared already.
-    void add(Position known);
     const std::vector<Position>& all() const { return all_; }
 
   private:

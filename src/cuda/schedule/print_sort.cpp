@@ -52,15 +52,16 @@ void ThreadPrinter::write_lines(const Instruction& made) {
         line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, word, buffer);
     }
     for (int r = 0; r < from.registers(); ++r) {
-        const std::string at = positions_.of(
-            from, axis, from.register_coordinates(r)[static_cast<std::size_t>(axis)]);
+        const std::string at =
+            positions_.of(from, axis, from.register_coordinates(r)[static_cast<std::size_t>(axis)]);
         std::string text = fmt::format("sorting::word_of<{}, {}>({}, {})", word,
                                        made.has("descending"), registers(source)[r], at);
         if (phantoms) {
             text = fmt::format("{} < {} ? {} : sorting::last_word<{}>()", at, from.shape[axis],
                                text, word);
         }
-        line("{}{}[{}] = {};", where(own), base, place_in_lines(made, made.result(), from, r), text);
+        line("{}{}[{}] = {};", where(own), base, place_in_lines(made, made.result(), from, r),
+             text);
     }
 }
 
@@ -77,9 +78,8 @@ void ThreadPrinter::read_lines(const Instruction& made) {
     const Layout& to = layout(result);
     const std::string type = register_type(dtype(result)), base = pointer(made.symbol("reads"));
     const std::string element =
-        made.has("places")
-            ? fmt::format("place_of<{}>", word_type(made))
-            : fmt::format("element_of<{}, {}>", type, made.has("descending"));
+        made.has("places") ? fmt::format("place_of<{}>", word_type(made))
+                           : fmt::format("element_of<{}, {}>", type, made.has("descending"));
     const Names& names = registers(result);
     for (int r = 0; r < to.registers(); ++r) {
         line("const {} {} = sorting::{}({}[{}]);", type, names[r], element, base,

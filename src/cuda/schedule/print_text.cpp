@@ -14,9 +14,6 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return tile(made);
         case Op::comment:
             return line("// {}", made.symbol("text"));
-        case Op::position:
-            return positions_.add(
-                {made.symbol("called"), made.symbol("text"), made.has("address")});
         case Op::declare:
             return declare(made);
         case Op::assign:

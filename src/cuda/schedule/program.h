@@ -73,7 +73,6 @@ enum class Op : std::uint8_t {
     all_sync,     ///< those of all consumer warpgroups
     // Programs of text: all threads of a block run the same statements.
     comment,         ///< in the text
-    position,        ///< a variable that a thread computes from its own number
     declare,         ///< [tile] -> variables with its elements, or undefined
     assign,          ///< variables .., tiles ..: all at once
     relabel,         ///< tile -> the same in another layout; elements stay in their threads

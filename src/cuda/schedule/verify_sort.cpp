@@ -11,7 +11,7 @@ namespace {
 
 /// The operation whose result an operation on lines continues with, if there is one.
 Op source_of(Op op) {
-    return op == Op::write_lines ? Op::fill_lines
+    return op == Op::write_lines  ? Op::fill_lines
            : op == Op::sort_lines ? Op::write_lines
                                   : Op::sort_lines;
 }
@@ -67,7 +67,8 @@ class Sorts {
         }
         if (const Attribute* const keep = made.find("keep")) {
             const auto kept = static_cast<std::uint64_t>(keep->numbers.at(0));
-            if (!std::has_single_bit(kept) || kept < 8 || kept >= static_cast<std::uint64_t>(lines.length)) {
+            if (!std::has_single_bit(kept) || kept < 8 ||
+                kept >= static_cast<std::uint64_t>(lines.length)) {
                 return broken("the first {} of {} words cannot be kept", kept, lines.length);
             }
         }
@@ -97,8 +98,7 @@ class Sorts {
         const Instruction& sort = *uses_.definition(sorted);
         const Instruction& write = *uses_.definition(sort.operands[0]);
         const bool places = made.has("places");
-        if (to.dtype != (places ? DType::i32 : from.dtype) ||
-            (places && made.number("word") < 8) ||
+        if (to.dtype != (places ? DType::i32 : from.dtype) || (places && made.number("word") < 8) ||
             made.has("descending") != write.has("descending")) {
             return broken("%{} is not what the words of %{} have", name(result), name(sorted));
         }
