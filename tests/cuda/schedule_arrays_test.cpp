@@ -1,4 +1,4 @@
-// Accesses to arrays in programs of text of the scheduled form: their text and their rules.
+// Accesses to arrays in programs without roles of the scheduled form: their text and their rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// Loops, branches and the beginning of programs of text of the scheduled form: text and rules.
+// Loops, branches and the beginning of programs without roles of the scheduled form: text and
+// rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

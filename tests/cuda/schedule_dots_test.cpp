@@ -1,4 +1,4 @@
-// Products in programs of text of the scheduled form: their text and their rules.
+// Products in programs without roles of the scheduled form: their text and their rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

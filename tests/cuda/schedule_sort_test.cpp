@@ -1,4 +1,4 @@
-// Sorts and prints in programs of text of the scheduled form: their text and their rules.
+// Sorts and prints in programs without roles of the scheduled form: their text and their rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -161,10 +161,6 @@ void plan_fma(DotPlan& plan) {
 
 }  // namespace
 
-bool uses_tensor_cores(const ir::Function& function, const ir::Instruction& dot) {
-    return unit_of(function, dot) != DotPlan::Unit::fma;
-}
-
 DotPlan plan_dot(const ir::Function& function, const ir::Instruction& dot, int warps,
                  bool chained) {
     const Sizes size = sizes(function, dot);

@@ -31,7 +31,4 @@ DotPlan plan_dot(const ir::Function& function, const ir::Instruction& dot, int w
 using DotPlans = std::map<const ir::Instruction*, DotPlan>;
 DotPlans plan_dots(const KernelFacts& facts);
 
-/// True when tensor cores can compute this dot.
-bool uses_tensor_cores(const ir::Function& function, const ir::Instruction& dot);
-
 }  // namespace tilewright::cuda

@@ -302,8 +302,8 @@ extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     return std::move(generated);
 }
 
-schedule::Program scheduled_text(const ir::Function& kernel, const Target& target,
-                                 schedule::Level up_to) {
+schedule::Program scheduled_without_roles(const ir::Function& kernel, const Target& target,
+                                          schedule::Level up_to) {
     return lowered_to(up_to, kernel, target).program;
 }
 

@@ -79,10 +79,10 @@ ir::Function prepare(ir::Function kernel);
 /// UserError, with the sizes, when the tiles do not fit a multiprocessor.
 Generated generate(const ir::Function& kernel, const Target& target);
 
-/// The same as a program of text of the scheduled form, at level `split`, `placed` or
+/// The same as a program without roles of the scheduled form, at level `split`, `placed` or
 /// `synchronised`.
-schedule::Program scheduled_text(const ir::Function& kernel, const Target& target,
-                                 schedule::Level up_to = schedule::Level::synchronised);
+schedule::Program scheduled_without_roles(const ir::Function& kernel, const Target& target,
+                                          schedule::Level up_to = schedule::Level::synchronised);
 
 /// The request that compiles the source with NVRTC.
 CompileRequest compile_request(const Generated& generated, const std::string& arch);

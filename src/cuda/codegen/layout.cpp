@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <span>
 
 #include "support/check.h"
 
@@ -112,6 +113,18 @@ Cover cover(std::int64_t extent) {
     if (odd == 1) return {bits, 1};
     if (bits >= kMinRepeatedBits && odd <= kMaxRepeat) return {bits, static_cast<int>(odd)};
     return {static_cast<int>(std::bit_width(static_cast<std::uint64_t>(extent - 1))), 1};
+}
+
+ir::Shape covered(const ir::Shape& shape) {
+    std::vector<std::int64_t> extents;
+    for (const std::int64_t extent : shape.dims()) extents.push_back(cover(extent).size());
+    return ir::Shape(std::span<const std::int64_t>(extents));
+}
+
+std::int64_t covered_rows(const ir::Shape& shape) {
+    std::int64_t rows = 1;
+    for (int axis = 0; axis + 1 < shape.rank(); ++axis) rows *= cover(shape[axis]).size();
+    return rows;
 }
 
 Layout::Layout(ir::Shape tile, int warps)

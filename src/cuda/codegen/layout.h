@@ -25,6 +25,10 @@ struct Cover {
     std::int64_t size() const { return std::int64_t{repeat} << bits; }
 };
 Cover cover(std::int64_t extent);
+/// The extents of a tile with its phantoms.
+ir::Shape covered(const ir::Shape& shape);
+/// Its rows along the last axis, likewise.
+std::int64_t covered_rows(const ir::Shape& shape);
 
 /// A linear map over F2 from the bits of (register, lane, warp) to the bits of the coordinates: the
 /// coordinates are the xor of the bases of all set bits. A basis packs the coordinate bits of all

@@ -1,4 +1,4 @@
-// A kernel as a program of text.
+// A kernel as a program without roles.
 #pragma once
 
 #include "cuda/codegen/lowering.h"

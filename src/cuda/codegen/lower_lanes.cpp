@@ -66,8 +66,7 @@ void lower_reduce(Lowering& cx, const Instruction& made) {
     std::vector<schedule::Value> parts = reduce.results;
     if (warps.empty()) return hold_reduced(cx, made, to, parts);
     reduce.flag("parts");
-    std::int64_t size = std::int64_t{1} << warps.size();
-    for (const std::int64_t extent : to.shape.dims()) size *= cover(extent).size();
+    const std::int64_t size = covered(to.shape).size() << warps.size();
     std::vector<int> buffers;
     for (const schedule::Value part : parts) {
         const int bytes = size_of(cx.program.type(part).type.dtype);

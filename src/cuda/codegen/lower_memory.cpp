@@ -210,12 +210,9 @@ void lower_atomic(Lowering& cx, const Instruction& made) {
     }
     // The owners of the elements pass the results to the threads that hold copies.
     TilePlace place;
-    std::int64_t size = 1;
-    for (std::int64_t extent : layout.shape.dims()) {
-        place.extents.push_back(cover(extent).size());
-        size *= cover(extent).size();
-    }
-    cx.hold(result, through_shared(cx, {held}, place, layout, place, size, dtype));
+    const ir::Shape all = covered(layout.shape);
+    place.extents.assign(all.dims().begin(), all.dims().end());
+    cx.hold(result, through_shared(cx, {held}, place, layout, place, all.size(), dtype));
 }
 
 }  // namespace tilewright::cuda

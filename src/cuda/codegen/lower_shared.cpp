@@ -81,16 +81,10 @@ Held through_shared(Lowering& cx, const std::vector<Held>& parts, const TilePlac
     return cx.result_of(made, cx.fresh("m"), to, dtype);
 }
 
-std::int64_t SharedTile::rows() const {
-    std::int64_t count = 1;
-    for (int axis = 0; axis + 1 < shape.rank(); ++axis) count *= cover(shape[axis]).size();
-    return count;
-}
-
 SharedTile shared_tile(Lowering& cx, const ir::Shape& shape, DType dtype, bool swizzle,
                        int copies) {
     SharedTile tile = tile_form(shape, dtype, swizzle);
-    tile.buffer = cx.buffer(tile.rows() * tile.row_bytes * copies);
+    tile.buffer = cx.buffer(covered_rows(tile.shape) * tile.row_bytes * copies);
     return tile;
 }
 

@@ -100,8 +100,7 @@ Held convert(Lowering& cx, const Held& from, const Layout& to, DType dtype) {
     cx.comment("through shared memory from {} to {}", from.layout.to_string(), to.to_string());
     const std::int64_t pitch = row_pitch(from.layout, to, size_of(dtype));
     const int rank = to.shape.rank();
-    std::int64_t rows = 1;
-    for (int axis = 0; axis + 1 < rank; ++axis) rows *= cover(to.shape[axis]).size();
+    const std::int64_t rows = covered_rows(to.shape);
     const int bytes = size_of(dtype);
     const auto in_rows = [&](const Layout& layout) {
         return TilePlace{pitch, {}, {}, {}, vector_in_rows(layout, pitch, bytes)};

@@ -1,4 +1,4 @@
-// Statements, values and buffers of a program of text.
+// Statements, values and buffers of a program without roles.
 #include "cuda/codegen/lowering.h"
 
 #include "cuda/codegen/lower_memory.h"

@@ -1,5 +1,5 @@
-// What is known while a kernel becomes a program of text: which value has which layouts, and where
-// statements go.
+// What is known while a kernel becomes a program without roles: which value has which layouts, and
+// where statements go.
 #pragma once
 
 #include <fmt/format.h>
@@ -36,8 +36,6 @@ struct SharedTile {
     DType dtype = DType::f32;
     std::int64_t row_bytes = 0;
     std::int64_t group = 16;
-
-    std::int64_t rows() const;
 };
 
 /// A left operand of products that is in registers, packed.

@@ -67,12 +67,6 @@ ir::Shape copied_shape(const ArrayAccess& access) {
     return ir::Shape(std::span<const std::int64_t>(dims));
 }
 
-std::int64_t covered_rows(const ir::Shape& shape) {
-    std::int64_t rows = 1;
-    for (int axis = 0; axis + 1 < shape.rank(); ++axis) rows *= cover(shape[axis]).size();
-    return rows;
-}
-
 Layout index_layout(const Layout& tile, int first, int rank, const ir::Shape& index) {
     Layout joint = tile;
     for (int a = tile.shape.rank() - 1; a >= 0; --a) {

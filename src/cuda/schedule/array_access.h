@@ -1,4 +1,5 @@
-// The parts of a load, store or atomic operation of a program of text, and names of arrays in it.
+// The parts of a load, store or atomic operation of a program without roles, and names of arrays in
+// it.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +50,6 @@ bool is_array_access(const Instruction& made);
 std::size_t values_of_access(const Instruction& made);
 /// The shape of the tile of a `copy_tile`.
 ir::Shape copied_shape(const ArrayAccess& access);
-/// The number of rows that a tile in shared memory has space for.
-std::int64_t covered_rows(const ir::Shape& shape);
 /// The layout of an index tile of shape `index` in an access to a tile of layout `tile`, in which
 /// index tiles span `rank` axes from `first` on.
 Layout index_layout(const Layout& tile, int first, int rank, const ir::Shape& index);

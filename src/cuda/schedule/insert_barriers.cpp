@@ -1,4 +1,4 @@
-// Fences and barriers of panels and of what warpgroups share; barriers of programs of text.
+// Fences and barriers of panels and of what warpgroups share; barriers of programs without roles.
 #include "cuda/schedule/insert_barriers.h"
 
 #include "cuda/schedule/memory_order.h"
@@ -31,11 +31,11 @@ void order(Block& block) {
 }
 
 /// Barriers where an access needs one, after copies that it needs, too.
-void order_text(Block& block, MemoryOrder& order) {
+void order_threads(Block& block, MemoryOrder& order) {
     std::vector<Instruction> body;
     body.reserve(block.body.size());
     const auto follow = [&](Instruction&& made) {
-        order.follow(made, [&](Block& inner) { order_text(inner, order); });
+        order.follow(made, [&](Block& inner) { order_threads(inner, order); });
         body.push_back(std::move(made));
     };
     const auto wait = [&](std::int64_t pending) {
@@ -59,9 +59,9 @@ void order_text(Block& block, MemoryOrder& order) {
 }  // namespace
 
 void insert_barriers(Program& program) {
-    if (is_text(program)) {
+    if (!has_roles(program)) {
         MemoryOrder order(program);
-        order_text(program.body, order);
+        order_threads(program.body, order);
     } else {
         order(program.body);
     }

@@ -1,4 +1,4 @@
-// When buffers of a program of text are in use.
+// When buffers of a program without roles are in use.
 #pragma once
 
 #include <map>

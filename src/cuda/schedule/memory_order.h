@@ -11,8 +11,8 @@
 
 namespace tilewright::cuda::schedule {
 
-/// Follows the `access` operations of a program of text from one to the next: which need a barrier
-/// before them, because other threads access the same memory?
+/// Follows the `access` operations of a program without roles from one to the next: which need a
+/// barrier before them, because other threads access the same memory?
 class MemoryOrder {
   public:
     explicit MemoryOrder(const Program& program);

@@ -1,4 +1,4 @@
-// One buffer after the other, then the barriers; in programs of text by lifetimes.
+// One buffer after the other, then the barriers; in programs without roles by lifetimes.
 #include "cuda/schedule/place_shared.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ void place_by_lifetimes(Program& program) {
 }  // namespace
 
 void place_shared(Program& program) {
-    if (is_text(program)) return place_by_lifetimes(program);
+    if (!has_roles(program)) return place_by_lifetimes(program);
     constexpr std::int64_t kMost = 227 * 1024, kAlignment = 1024, kBarrier = 8;
     std::int64_t at = 0;
     for (Buffer& buffer : program.buffers) {

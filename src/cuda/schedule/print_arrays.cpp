@@ -1,5 +1,5 @@
-// Programs of text as CUDA C++: loads, stores and atomic operations, with their addresses, bounds
-// and vectors.
+// Programs without roles as CUDA C++: loads, stores and atomic operations, with their addresses,
+// bounds and vectors.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -292,7 +292,7 @@ void ThreadPrinter::targets(const Instruction& made) {
         const auto at = static_cast<std::size_t>(r);
         const std::string& inside = text.inside[at];
         line("{}{}[{}] = {} ? reinterpret_cast<u64>({}) : 0;",
-             where(both(own, positions_.inside(layout, r))), base, row_major(layout, r),
+             where(both(own, positions_.inside(layout, r))), base, row_major(layout, r, layout.shape),
              inside.empty() ? "true" : "(" + inside + ")", text.address[at]);
     }
 }
@@ -310,7 +310,7 @@ void ThreadPrinter::last_writers(const Instruction& made) {
         const std::string inside = both(both(own, positions_.inside(layout, r)), text.inside[at]);
         line("bool {} = {};", names[at], inside.empty() ? "true" : inside);
         line("if ({0}) for (int i = ({1}) + 1; i < {2} && {0}; ++i) {0} = {3}[i] != {3}[({1})];",
-             names[at], row_major(layout, r), layout.shape.size(), base);
+             names[at], row_major(layout, r, layout.shape), layout.shape.size(), base);
     }
 }
 
@@ -319,16 +319,6 @@ void ThreadPrinter::store_targets(const Instruction& made) {
     AccessText text = targets_.at(made.operands.at(0));
     text.inside = text.beside = registers(made.operands.at(1));
     store_vectors(text, layout(value), registers(value));
-}
-
-std::string ThreadPrinter::row_major(const Layout& layout, int reg) {
-    const Coordinates at = layout.register_coordinates(reg);
-    std::string place = "0";
-    for (int axis = 0; axis < layout.shape.rank(); ++axis) {
-        place = fmt::format("({}) * {} + {}", place, layout.shape[axis],
-                            positions_.of(layout, axis, at[static_cast<std::size_t>(axis)]));
-    }
-    return place;
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -1,4 +1,4 @@
-// Programs of text as CUDA C++: copies of tiles of arrays to shared memory by cp.async.
+// Programs without roles as CUDA C++: copies of tiles of arrays to shared memory by cp.async.
 #include <array>
 
 #include "cuda/schedule/array_access.h"

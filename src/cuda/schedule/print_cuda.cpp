@@ -334,7 +334,7 @@ void CudaPrinter::instruction(const Instruction& made) {
         case Op::panels:
             return panels(made);
         default:
-            TW_ASSERT(false, "`{}` is of programs of text", schedule::name(made.op));
+            TW_ASSERT(false, "`{}` is of programs without roles", schedule::name(made.op));
     }
 }
 

@@ -11,7 +11,7 @@ namespace tilewright::cuda::schedule {
 /// The text of a synchronised program and how to launch it. Each operation is one case.
 Generated print_cuda(const Program& program);
 
-/// A program of text as CUDA C++.
+/// A program without roles as CUDA C++.
 struct ThreadText {
     std::string includes, functions;  ///< device functions that it calls
     std::string statements;           ///< with the places of buffers, as constants

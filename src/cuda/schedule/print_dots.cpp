@@ -1,4 +1,4 @@
-// Programs of text as CUDA C++: products by mma.sync and by multiply-adds.
+// Programs without roles as CUDA C++: products by mma.sync and by multiply-adds.
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -24,9 +24,8 @@ int register_without(const Layout& from, int axis, const Layout& to, int reg) {
 
 /// Copies of a reduction's results, one of each combination of the warps that it spans.
 struct WarpParts {
-    WarpParts(const Instruction& made, const Layout& layout) : bits(made.list("warps")) {
-        for (const std::int64_t extent : layout.shape.dims()) size *= cover(extent).size();
-    }
+    WarpParts(const Instruction& made, const Layout& layout)
+        : bits(made.list("warps")), size(covered(layout.shape).size()) {}
     std::int64_t copies() const { return std::int64_t{1} << bits.size(); }
     std::string number() const {
         std::string text;
@@ -50,18 +49,8 @@ struct WarpParts {
     }
 
     const std::vector<std::int64_t>& bits;
-    std::int64_t size = 1;  ///< of a copy, in elements
+    std::int64_t size;  ///< of a copy, in elements
 };
-
-std::string row_major_place(Positions& positions, const Layout& layout, int reg) {
-    std::string text = "0";
-    const Coordinates at = layout.register_coordinates(reg);
-    for (int a = 0; a < layout.shape.rank(); ++a) {
-        text = fmt::format("({}) * {} + {}", text, cover(layout.shape[a]).size(),
-                           positions.of(layout, a, at[a]));
-    }
-    return text;
-}
 
 }  // namespace
 
@@ -155,7 +144,7 @@ void ThreadPrinter::write_parts(const Instruction& made) {
     const std::string own = where(parts.owner(of)), number = parts.number();
     for (int r = 0; r < of.registers(); ++r) {
         const std::string slot =
-            fmt::format("({}) * {} + {}", number, parts.size, row_major_place(positions_, of, r));
+            fmt::format("({}) * {} + {}", number, parts.size, row_major(of, r, covered(of.shape)));
         for (const Value value : made.operands) {
             line("{}{}m[{}] = {};", own, p_.value_name(value), slot, registers(value)[r]);
         }
@@ -168,7 +157,7 @@ void ThreadPrinter::join_parts(const Instruction& made) {
     const DType element_dtype = dtype(made.operands[0]);
     const WarpParts parts(made, of);
     for (int r = 0; r < of.registers(); ++r) {
-        const std::string at = row_major_place(positions_, of, r);
+        const std::string at = row_major(of, r, covered(of.shape));
         std::vector<Names> copies;  // of the value, and of the index
         for (const Value value : made.operands) {
             copies.push_back({registers(value)[r]});

@@ -158,6 +158,18 @@ std::string ThreadPrinter::place(const Instruction& made, const Layout& of, int 
     return text;
 }
 
+std::string ThreadPrinter::row_major(const Layout& of, int reg, const ir::Shape& extents,
+                                     int without) {
+    const Coordinates at = of.register_coordinates(reg);
+    std::string text = "0";
+    for (int axis = 0; axis < extents.rank(); ++axis) {
+        if (axis == without) continue;
+        text = fmt::format("({}) * {} + {}", text, extents[axis],
+                           positions_.of(of, axis, at[static_cast<std::size_t>(axis)]));
+    }
+    return text;
+}
+
 void ThreadPrinter::write_tile(const Instruction& made) {
     const std::string& buffer = made.symbol("writes");
     const std::string storage = storage_type(dtype_in_memory(p_, made, made.operands[0]));

@@ -17,18 +17,11 @@ const char* word_type(const Instruction& made) {
 std::string ThreadPrinter::place_in_lines(const Instruction& made, Value lines, const Layout& of,
                                           int reg) {
     const ir::Shape& shape = p_.type(lines).type.shape;
-    const auto along = static_cast<int>(made.number("axis"));
+    const auto axis = static_cast<int>(made.number("axis"));
     const Coordinates at = of.register_coordinates(reg);
-    const auto position = [&](int axis) {
-        return positions_.of(of, axis, at[static_cast<std::size_t>(axis)]);
-    };
-    std::string text = "0";
-    for (int axis = 0; axis < shape.rank(); ++axis) {
-        if (axis == along) continue;
-        text = fmt::format("({}) * {} + {}", text, cover(shape[axis]).size(), position(axis));
-    }
-    return fmt::format("sorting::slot<{}>(({}) * {} + {})", word_type(made), text,
-                       SortedLines(shape, along).length, position(along));
+    return fmt::format("sorting::slot<{}>(({}) * {} + {})", word_type(made),
+                       row_major(of, reg, covered(shape), axis), SortedLines(shape, axis).length,
+                       positions_.of(of, axis, at[static_cast<std::size_t>(axis)]));
 }
 
 void ThreadPrinter::fill_lines(const Instruction& made) {

@@ -285,8 +285,8 @@ bool is_chained(const Program& program) {
     return chained;
 }
 
-bool is_text(const Program& program) {
-    return program.consumer_groups() == 0 && program.level >= Level::split;
+bool has_roles(const Program& program) {
+    return program.consumer_groups() != 0 || program.level < Level::split;
 }
 
 bool is_access(const Instruction& made) {

@@ -71,7 +71,7 @@ enum class Op : std::uint8_t {
     fence_async,  ///< ordinary writes to shared memory before, asynchronous reads after
     group_sync,   ///< the warpgroup's threads meet
     all_sync,     ///< those of all consumer warpgroups
-    // Programs of text: all threads of a block run the same statements.
+    // Programs without roles: all threads of a block run the same statements.
     comment,         ///< in the text
     declare,         ///< [tile] -> variables with its elements, or undefined
     assign,          ///< variables .., tiles ..: all at once
@@ -113,8 +113,8 @@ enum class Op : std::uint8_t {
     advance,         ///< variable, step[, high]: the same in place
     before,          ///< slot -> the one before it, of `slots`
     next_slot,       ///< variable: the slot after it, of `slots`
-    operation,       ///< begins the text of an operation: what that uses is alive at once
-    access,          ///< what the text that follows reads and writes
+    operation,       ///< begins an operation of the tile IR: what that uses is alive at once
+    access,          ///< what operations that follow read and write
     barrier,         ///< all threads of the block meet
     settle_copies,   ///< waits for copies where some are under way
     commit_copies,   ///< closes a group of copies
@@ -203,7 +203,7 @@ struct Parameter {
 };
 
 /// Shared memory: slots of a tile, whose rows are cut into panels of 128 bytes with 128-byte
-/// swizzle; in programs of text, so many bytes.
+/// swizzle; in programs without roles, so many bytes.
 struct Buffer {
     std::string name;
     DType dtype = DType::bf16;
@@ -380,8 +380,9 @@ std::vector<int> groups_of(const Program& program, const Instruction& product);
 std::set<std::string> channels_of(const Program& program, const Instruction& product);
 /// Does a product depend on another one, as in attention?
 bool is_chained(const Program& program);
-/// Do all threads of a block run the same text?
-bool is_text(const Program& program);
+/// Do warps have roles, as in kernels with wgmma, from `warp_specialise` on? Otherwise all threads
+/// of a block do the same.
+bool has_roles(const Program& program);
 /// The n-th attribute of a kind, a symbol: @b of `writes @a writes @b` is 1.
 const std::string& nth_symbol(const Instruction& made, std::string_view attribute, int n);
 /// How a `reduce`, `scan` or `join_parts` combines elements.

@@ -1,4 +1,4 @@
-// The text of each register of the values of a program of text.
+// The text of each register of the values of a program without roles.
 #pragma once
 
 #include <deque>

@@ -132,7 +132,7 @@ Program schedule_any(const ir::Function& kernel, const Target& target, Level up_
         user_error(kernel.name, "expected a level of {} for kernels without wgmma but got `{}`: {}",
                    level_names(Level::split), name(up_to), reason);
     }
-    return scheduled_text(cuda::prepare(kernel), target, up_to);
+    return scheduled_without_roles(cuda::prepare(kernel), target, up_to);
 }
 
 std::string level_names(Level first) {

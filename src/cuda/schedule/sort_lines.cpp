@@ -10,11 +10,7 @@ namespace tilewright::cuda::schedule {
 SortedLines::SortedLines(const ir::Shape& shape, int axis)
     : elements(cover(shape[axis]).size()),
       length(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(elements)))),
-      words(length) {
-    for (int other = 0; other < shape.rank(); ++other) {
-        if (other != axis) words *= cover(shape[other]).size();
-    }
-}
+      words(covered(shape).size() / elements * length) {}
 
 SortedLines lines_of(const Program& program, const Instruction& made) {
     return {program.type(made.result()).type.shape, static_cast<int>(made.number("axis"))};

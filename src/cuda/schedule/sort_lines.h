@@ -10,9 +10,9 @@ namespace tilewright::cuda::schedule {
 /// Lines of a tile along an axis, one after the other, each filled up to a power of two.
 struct SortedLines {
     SortedLines(const ir::Shape& shape, int axis);
-    std::int64_t elements = 1;  ///< that threads write to a line
-    std::int64_t length = 1;    ///< words of a line
-    std::int64_t words = 1;     ///< of all lines
+    std::int64_t elements;  ///< that threads write to a line
+    std::int64_t length;    ///< words of a line
+    std::int64_t words;     ///< of all lines
 };
 /// Those of an operation on lines, from the type of its result.
 SortedLines lines_of(const Program& program, const Instruction& made);

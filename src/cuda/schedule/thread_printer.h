@@ -1,4 +1,4 @@
-// Prints a program of text as CUDA C++: print_text.cpp has statements and control flow,
+// Prints a program without roles as CUDA C++: print_threads.cpp has statements and control flow,
 // print_registers.cpp values in registers and their ways through shared memory, print_lanes.cpp
 // reductions, print_scan.cpp scans, print_sort.cpp sorts, print_debug.cpp what kernels print,
 // print_arrays.cpp accesses to arrays, print_copies.cpp copies of arrays to shared memory,
@@ -120,6 +120,9 @@ class ThreadPrinter {
     /// Text of the place of a register's element in a tile in shared memory, in elements; `part`
     /// counts the tiles that are written one beside the other.
     std::string place(const Instruction& made, const Layout& layout, int reg, std::size_t part);
+    /// The number of a register's element in a row-major tile of such extents, without an axis.
+    std::string row_major(const Layout& layout, int reg, const ir::Shape& extents,
+                          int without = -1);
     /// The pointer to the elements of a buffer.
     static std::string pointer(std::string_view buffer) { return fmt::format("{}_data", buffer); }
 
@@ -141,8 +144,6 @@ class ThreadPrinter {
     void targets(const Instruction& made);
     void last_writers(const Instruction& made);
     void store_targets(const Instruction& made);
-    /// The number of a register's element in row-major order.
-    std::string row_major(const Layout& layout, int reg);
 
     // ---- Products.
 

@@ -1,5 +1,5 @@
 // The rules of docs/reference/schedule.md, a function each; verify_order.cpp has those of what
-// warps do at the same time, the other verify_*.cpp those of programs of text.
+// warps do at the same time, the other verify_*.cpp those of programs without roles.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 // V1: operands and results of an elementwise operation, or of a gather by wgmma's warpgroups, have
 // one layout; those of scalars are scalars.
 Broken one_layout(const Program& p) {
-    const bool gathers = !is_text(p);
+    const bool gathers = has_roles(p);
     return first(p.body, [&](const Instruction& made) -> Broken {
         const bool pointwise =
             made.op == Op::tile ? is_pointwise(made.tile) : made.is(Op::soft_cap);
@@ -276,7 +276,7 @@ Broken roles(const Program& p) {
 
 // V12: buffers do not overlap, are aligned to 1,024 bytes and fit.
 Broken places(const Program& p) {
-    if (is_text(p)) return places_in_time(p);
+    if (!has_roles(p)) return places_in_time(p);
     std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
     for (const Buffer& one : p.buffers) {
         if (one.offset % 1024 != 0) return broken("@{} does not lie on 1,024 bytes", one.name);
@@ -387,12 +387,12 @@ Broken parts(const Program& p) {
     });
 }
 
-enum class Programs : std::uint8_t { all, wgmma, text };
+enum class Programs : std::uint8_t { all, with_roles, without_roles };
 struct Rule {
     std::string_view name;
     Level from;
     Broken (*check)(const Program&);
-    Programs of = Programs::wgmma;
+    Programs of = Programs::with_roles;
 };
 constexpr std::array<Rule, 36> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
@@ -413,24 +413,24 @@ constexpr std::array<Rule, 36> kRules{{
     {"V16", Level::laid_out, packed},
     {"V17", Level::selected, fresh},
     {"V18", Level::specialised, copies},
-    {"V19", Level::synchronised, ordered_accesses, Programs::text},
+    {"V19", Level::synchronised, ordered_accesses, Programs::without_roles},
     {"V20", Level::waiting, issues},
     {"V21", Level::laid_out, parts},
-    {"V22", Level::split, registers_of_values, Programs::text},
-    {"V23", Level::split, tiles_in_memory, Programs::text},
-    {"V24", Level::split, views, Programs::text},
-    {"V25", Level::split, assignments, Programs::text},
-    {"V26", Level::split, reductions, Programs::text},
-    {"V27", Level::split, parts_of_warps, Programs::text},
-    {"V28", Level::split, array_accesses, Programs::text},
-    {"V29", Level::split, vectors_of_accesses, Programs::text},
-    {"V30", Level::split, targets_of_stores, Programs::text},
-    {"V31", Level::split, copied_tiles, Programs::text},
-    {"V32", Level::split, operands_in_memory, Programs::text},
-    {"V33", Level::split, products, Programs::text},
-    {"V34", Level::split, control, Programs::text},
-    {"V35", Level::split, sorts, Programs::text},
-    {"V36", Level::split, prints, Programs::text},
+    {"V22", Level::split, registers_of_values, Programs::without_roles},
+    {"V23", Level::split, tiles_in_memory, Programs::without_roles},
+    {"V24", Level::split, views, Programs::without_roles},
+    {"V25", Level::split, assignments, Programs::without_roles},
+    {"V26", Level::split, reductions, Programs::without_roles},
+    {"V27", Level::split, parts_of_warps, Programs::without_roles},
+    {"V28", Level::split, array_accesses, Programs::without_roles},
+    {"V29", Level::split, vectors_of_accesses, Programs::without_roles},
+    {"V30", Level::split, targets_of_stores, Programs::without_roles},
+    {"V31", Level::split, copied_tiles, Programs::without_roles},
+    {"V32", Level::split, operands_in_memory, Programs::without_roles},
+    {"V33", Level::split, products, Programs::without_roles},
+    {"V34", Level::split, control, Programs::without_roles},
+    {"V35", Level::split, sorts, Programs::without_roles},
+    {"V36", Level::split, prints, Programs::without_roles},
 }};
 
 }  // namespace
@@ -438,7 +438,7 @@ constexpr std::array<Rule, 36> kRules{{
 std::optional<std::string> broken_rule(const Program& program) {
     for (const Rule& rule : kRules) {
         const bool concerns =
-            rule.of == Programs::all || (rule.of == Programs::text) == is_text(program);
+            rule.of == Programs::all || (rule.of == Programs::with_roles) == has_roles(program);
         if (program.level < rule.from || !concerns) continue;
         if (const Broken found = rule.check(program)) {
             return fmt::format("{}: {}", rule.name, *found);

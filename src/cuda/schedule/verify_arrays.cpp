@@ -1,4 +1,4 @@
-// The rules of accesses to arrays in programs of text.
+// The rules of accesses to arrays in programs without roles.
 #include <algorithm>
 #include <map>
 #include <set>

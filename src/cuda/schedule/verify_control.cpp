@@ -1,4 +1,4 @@
-// The rule of loops, branches and scratch in programs of text.
+// The rule of loops, branches and scratch in programs without roles.
 #include <algorithm>
 #include <set>
 

@@ -1,4 +1,4 @@
-// The rules of products in programs of text.
+// The rules of products in programs without roles.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,4 +1,4 @@
-// The rules of reductions and scans in programs of text.
+// The rules of reductions and scans in programs without roles.
 #include <algorithm>
 #include <map>
 
@@ -122,10 +122,7 @@ Broken broken_transfer(const Program& p, const Instruction& made, const Parts& p
         elements = std::ssize(lines_of_scan(from, origin)) * 32 * p.warps() * kScanSlot;
     } else {
         if (made.list("warps") != warps) return broken("%{} is shared by other warps", name);
-        for (const std::int64_t extent : p.type(made.operands[0]).type.shape.dims()) {
-            elements *= cover(extent).size();
-        }
-        elements <<= warps.size();
+        elements = covered(p.type(made.operands[0]).type.shape).size() << warps.size();
     }
     for (std::size_t i = 0; i < made.operands.size(); ++i) {
         const std::string& buffer = nth_symbol(made, buffers, static_cast<int>(i));

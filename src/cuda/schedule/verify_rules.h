@@ -52,7 +52,7 @@ Broken proxies(const Program& p);
 Broken meetings(const Program& p);
 Broken issues(const Program& p);
 
-/// V12, V19 and V22 to V36 of programs of text.
+/// V12, V19 and V22 to V36 of programs without roles.
 Broken places_in_time(const Program& p);
 Broken ordered_accesses(const Program& p);
 Broken registers_of_values(const Program& p);

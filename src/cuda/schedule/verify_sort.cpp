@@ -1,4 +1,4 @@
-// The rules of sorts and prints in programs of text.
+// The rules of sorts and prints in programs without roles.
 #include <algorithm>
 #include <bit>
 

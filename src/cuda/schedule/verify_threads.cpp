@@ -1,4 +1,4 @@
-// The rules of programs of text.
+// The rules of programs without roles.
 #include <algorithm>
 #include <set>
 
@@ -73,7 +73,7 @@ Layout layout_in(const Program& p, Value value) {
     return layout ? *layout : Layout(ir::Shape(), p.warps());
 }
 
-// V12 of programs of text: buffers that are in use at the same time do not overlap.
+// V12 of programs without roles: buffers that are in use at the same time do not overlap.
 Broken places_in_time(const Program& p) {
     const std::map<std::string, Lifetime> lives = lifetimes(p);
     for (const auto& [name, life] : lives) {

@@ -1,4 +1,4 @@
-// Programs of text of the scheduled form: lifetimes and places of buffers, barriers, rules.
+// Programs without roles of the scheduled form: lifetimes and places of buffers, barriers, rules.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ const std::string kScalars = "%eight = constant is 8 : i64\n%yes = constant is t
 constexpr const char* kUseA = "operation of @one\n access writes @a\n comment text \"a\"\n";
 constexpr const char* kUseB = "operation of @two\n access writes @b\n comment text \"b\"\n";
 
-TEST(ScheduleText, BuffersShareAPlaceWhereTheirLifetimesDoNotMeet) {
+TEST(ScheduleThreads, BuffersShareAPlaceWhereTheirLifetimesDoNotMeet) {
     EXPECT_EQ(shared_bytes(std::string(kUseA) + kUseB), 256);
     // Within one operation all buffers are in use at once.
     EXPECT_EQ(shared_bytes("operation of @one\n access writes @a\n access writes @b\n"), 384);
@@ -61,7 +61,7 @@ TEST(ScheduleText, BuffersShareAPlaceWhereTheirLifetimesDoNotMeet) {
               384);
 }
 
-TEST(ScheduleText, ABufferFromBeforeALoopLivesUntilTheLoopEnds) {
+TEST(ScheduleThreads, ABufferFromBeforeALoopLivesUntilTheLoopEnds) {
     const std::string body = kScalars + kUseA +
                              "loop {\n leave %yes\n"
                              "operation of @for_loop\n operation of @read\n access reads @a\n" +
@@ -75,7 +75,7 @@ TEST(ScheduleText, ABufferFromBeforeALoopLivesUntilTheLoopEnds) {
     EXPECT_EQ(shared_bytes(branch), 256);
 }
 
-TEST(ScheduleText, ABarrierStandsBetweenWritesAndReadsOfOneBuffer) {
+TEST(ScheduleThreads, ABarrierStandsBetweenWritesAndReadsOfOneBuffer) {
     EXPECT_EQ(statements(std::string(kUseA) + "access reads @a\n comment text \"read\"\n"
                                               "access reads @a\n comment text \"again\"\n"
                                               "access writes @a\n comment text \"write\"\n"),
@@ -89,13 +89,13 @@ TEST(ScheduleText, ABarrierStandsBetweenWritesAndReadsOfOneBuffer) {
         "    // w\n    __syncthreads();\n    // r\n    // s\n");
 }
 
-TEST(ScheduleText, BuffersAtOnePlaceAreOrderedLikeOne) {
+TEST(ScheduleThreads, BuffersAtOnePlaceAreOrderedLikeOne) {
     EXPECT_EQ(statements(std::string(kUseA) + kUseB), "    // a\n    __syncthreads();\n    // b\n");
     EXPECT_EQ(statements(std::string(kUseA) + kUseB + "operation of @three\n access uses @a\n"),
               "    // a\n    // b\n");
 }
 
-TEST(ScheduleText, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
+TEST(ScheduleThreads, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
     EXPECT_EQ(statements(kScalars + "operation of @one\n access writes @a\n"
                                     "loop {\n leave %yes\n"
                                     "operation of @two\n access reads @a\n comment text \"r\"\n"
@@ -124,14 +124,14 @@ TEST(ScheduleText, WhatLoopsAndBranchesAccessIsPendingWhereTheyBeginAndEnd) {
     EXPECT_THAT(with("loads"), HasSubstr("else {\n        // t\n    }\n    // l"));
 }
 
-TEST(ScheduleText, AScopeIsPartOfTheStatementsAroundIt) {
+TEST(ScheduleThreads, AScopeIsPartOfTheStatementsAroundIt) {
     EXPECT_EQ(
         statements(kScalars + "operation of @one\n access writes @a\n scope %eight, %eight {\n"
                               "access reads @a\n comment text \"r\"\n}\n"),
         "    if (8ll < 8ll) {\n        __syncthreads();\n        // r\n    }\n");
 }
 
-TEST(ScheduleText, CopiesAreWaitedForBeforeTheyAreRead) {
+TEST(ScheduleThreads, CopiesAreWaitedForBeforeTheyAreRead) {
     const std::string copy =
         "operation of @load\n access writes @a\n comment text \"copy\"\n access copies @a\n";
     EXPECT_EQ(
@@ -155,7 +155,7 @@ constexpr const char* kTile =
     "%z = shuffle %y : f32[32] @swapped\n"
     "comment text \"use z\"\n";
 
-TEST(ScheduleText, TilesGoThroughSharedMemoryAndFromLaneToLane) {
+TEST(ScheduleThreads, TilesGoThroughSharedMemoryAndFromLaneToLane) {
     EXPECT_EQ(
         statements(kTile),
         "    const int at0 = (lane & 7) * 4;\n"
@@ -175,7 +175,7 @@ TEST(ScheduleText, TilesGoThroughSharedMemoryAndFromLaneToLane) {
         "    // use z\n");
 }
 
-TEST(ScheduleText, TilesLieBesideEachOtherInRowsAndInSteps) {
+TEST(ScheduleThreads, TilesLieBesideEachOtherInRowsAndInSteps) {
     const std::string text = statements(
         "operation of @concatenate\n"
         "%x = declare : f32[32] @lanes\n"
@@ -212,7 +212,7 @@ constexpr const char* kElementwise =
     "assign %a, %b, %c, %b, %a, %c\n"
     "comment text \"end\"\n";
 
-TEST(ScheduleText, ElementwiseOperationsHaveAVariableForEachRegister) {
+TEST(ScheduleThreads, ElementwiseOperationsHaveAVariableForEachRegister) {
     EXPECT_EQ(statements(kElementwise),
               "    const int at0 = lane;\n"
               "    const f32 f = ops::cast<f32>(program0);\n"
@@ -270,7 +270,7 @@ Program program_with_reductions() {
     return program_with(body);
 }
 
-TEST(ScheduleText, ReductionsGoFromRegistersToLanesToWarps) {
+TEST(ScheduleThreads, ReductionsGoFromRegistersToLanesToWarps) {
     Program program = program_with_reductions();
     ASSERT_EQ(broken_rule(program), std::nullopt);
     place_shared(program);
@@ -310,7 +310,7 @@ TEST(ScheduleText, ReductionsGoFromRegistersToLanesToWarps) {
                                 "    s_0 += __shfl_xor_sync(0xffffffffu, s_0, 2);\n"));
 }
 
-TEST(ScheduleText, ScansGoFromRegistersToLanesToWarps) {
+TEST(ScheduleThreads, ScansGoFromRegistersToLanesToWarps) {
     Program program = program_with_reductions();
     place_shared(program);
     insert_barriers(program);
@@ -333,7 +333,7 @@ TEST(ScheduleText, ScansGoFromRegistersToLanesToWarps) {
     EXPECT_THAT(text, HasSubstr("    const i16 v = v_0_0_before;\n"));
 }
 
-TEST(ScheduleText, ParametersThatAreScalarsAreVariables) {
+TEST(ScheduleThreads, ParametersThatAreScalarsAreVariables) {
     const ir::Function function = ir::parse(R"(
 func @scale(%x: ref<bf16[64]>, %by: f32, %start: i32) {
   %tile = load %x[%start : 64] : bf16[64]
@@ -356,12 +356,12 @@ func @scale(%x: ref<bf16[64]>, %by: f32, %start: i32) {
     EXPECT_THAT(text, HasSubstr(" * v1;\n"));
 }
 
-TEST(ScheduleText, ProgramsOfEveryPathAreReadBack) {
+TEST(ScheduleThreads, ProgramsOfEveryPathAreReadBack) {
     for (const auto& one : testing_support::cuda_programs()) {
         SCOPED_TRACE(one.name);
         const ir::Function function = cuda::prepare(ir::parse(one.text));
         for (const Level level : {Level::split, Level::placed, Level::synchronised}) {
-            const Program program = scheduled_text(function, target_of("sm_80"), level);
+            const Program program = scheduled_without_roles(function, target_of("sm_80"), level);
             EXPECT_EQ(program.level, level);
             const std::string text = print(program);
             EXPECT_EQ(print(parse(text)), text);
@@ -372,7 +372,7 @@ TEST(ScheduleText, ProgramsOfEveryPathAreReadBack) {
     }
 }
 
-TEST(ScheduleText, OtherKernelsThanThoseOfWgmmaAreProgramsOfText) {
+TEST(ScheduleThreads, OtherKernelsThanThoseOfWgmmaAreProgramsOfText) {
     const ir::Function function = kernel_of(kMatmul);
     Target target = target_of("sm_80");
     EXPECT_THAT(print(schedule_any(function, target)), HasSubstr("operation of @dot"));
@@ -385,7 +385,7 @@ TEST(ScheduleText, OtherKernelsThanThoseOfWgmmaAreProgramsOfText) {
 
 // ---- Rules.
 
-TEST(ScheduleText, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
+TEST(ScheduleThreads, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
     Program program = program_with(kTile);
     place_shared(program);
     insert_barriers(program);
@@ -409,7 +409,7 @@ TEST(ScheduleText, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
         breaches, [&](Level) { return program; }, change);
 }
 
-TEST(ScheduleText, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {
+TEST(ScheduleThreads, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {
     const Breach breaches[] = {
         {"V26", Level::split, "reduce %x sum axis 1", "reduce %x sum axis 2"},
         {"V26", Level::split, "reduce %x sum axis 1", "reduce %x sum axis 0"},
@@ -448,7 +448,7 @@ TEST(ScheduleText, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {
         breaches, [&](Level) { return program_with_reductions(); }, apply);
 }
 
-TEST(ScheduleText, RulesOfValuesAreCheckedInProgramsThatBreakThem) {
+TEST(ScheduleThreads, RulesOfValuesAreCheckedInProgramsThatBreakThem) {
     Program program = program_with(kElementwise);
     const Breach breaches[] = {
         {"V1", Level::split, "fma %x, %s", "fma %x, %z"},
@@ -472,7 +472,7 @@ TEST(ScheduleText, RulesOfValuesAreCheckedInProgramsThatBreakThem) {
         breaches, [&](Level) { return program; }, change);
 }
 
-TEST(ScheduleText, RulesAreCheckedInProgramsThatBreakThem) {
+TEST(ScheduleThreads, RulesAreCheckedInProgramsThatBreakThem) {
     Program program = program_with(std::string(kUseA) +
                                    "access writes @b\n comment text \"b\"\n access copies @b\n"
                                    "access reads @a reads @b\n comment text \"r\"\n");

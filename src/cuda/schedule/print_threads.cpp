@@ -1,4 +1,4 @@
-// Programs of text as CUDA C++: statements and control flow.
+// Programs without roles as CUDA C++: statements and control flow.
 #include "cuda/codegen/element_text.h"
 #include "cuda/codegen/mma_steps.h"
 #include "cuda/schedule/print_cuda.h"
