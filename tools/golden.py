@@ -127,8 +127,11 @@ def opcodes(ptx):
 
 
 def schedule_statistics(text):
-    lines = (line.strip() for line in text.splitlines()[1:])
-    operations = sum(bool(re.match(r"(%\S+ = |[a-z_]+ )", line)) for line in lines)
+    lines = [line.strip() for line in text.splitlines()[1:]]
+    form = re.compile(
+        r"(?!operation )(%\S+ = |[a-z_]+ )"
+    )  # without the lines that name those of IR
+    operations = sum(form.match(line) is not None for line in lines)
     return f"{operations} operations"
 
 

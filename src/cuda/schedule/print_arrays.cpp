@@ -292,8 +292,9 @@ void ThreadPrinter::targets(const Instruction& made) {
         const auto at = static_cast<std::size_t>(r);
         const std::string& inside = text.inside[at];
         line("{}{}[{}] = {} ? reinterpret_cast<u64>({}) : 0;",
-             where(both(own, positions_.inside(layout, r))), base, row_major(layout, r, layout.shape),
-             inside.empty() ? "true" : "(" + inside + ")", text.address[at]);
+             where(both(own, positions_.inside(layout, r))), base,
+             row_major(layout, r, layout.shape), inside.empty() ? "true" : "(" + inside + ")",
+             text.address[at]);
     }
 }
 
