@@ -77,6 +77,7 @@ class Planner {
         run_.last = failed_at_ = last;
         held_ = kNone;
         saved_.clear();
+        places_ = {};  // an attempt that failed may have left some
         look_ahead();
         for (std::size_t t = first; t < last; ++t) {
             if (skipped_[t]) continue;

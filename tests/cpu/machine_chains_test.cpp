@@ -121,6 +121,25 @@ TEST(Machine, LongChainsAgree) {
     }
 }
 
+// A run ends where it would need more operands than it has; the places of the op that did not fit
+// must not stay with the first step of the next attempt.
+TEST(Machine, RunsOfTooManyOperandsAreDivided) {
+    for (const std::size_t back : {1, 2, 5}) {
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        const auto load = [&] { return test.load_all(test.array(DType::f32, {6, 128})); };
+        const auto splat = [&](double x) { return b.constant({DType::f32, {6, 128}}, x); };
+        std::vector<Value> values{load()};
+        for (int i = 0; i < 40; ++i) {
+            const Value older = values[values.size() - std::min(values.size(), back)];
+            const Value next = b.fma(values.back(), i % 3 == 0 ? load() : older, older);
+            values.push_back(b.binary(Op::min, b.binary(Op::max, next, splat(-2)), splat(2)));
+        }
+        test.keep(values.back());
+        test.check(1e-3);
+    }
+}
+
 // The ops of a run alternate block by block: results must not overwrite what it still reads.
 TEST(Machine, FusedRunsKeepWhatTheyRead) {
     Agreement test;
