@@ -134,6 +134,12 @@ void* address_of(const DLTensor& view) {
     return static_cast<std::byte*>(view.data) + view.byte_offset;
 }
 
+std::string of_front_end(std::string_view text) {
+    constexpr std::string_view kCore = "[attention]";
+    if (!text.starts_with(kCore)) return std::string(text);
+    return "[flex_attention]" + std::string(text.substr(kCore.size()));
+}
+
 void follow_threads(long number) {
     static std::atomic<long> seen = -1;
     if (number == seen.load(std::memory_order_relaxed)) return;

@@ -126,6 +126,9 @@ PyObject* without_exceptions(Body body) {
     return nullptr;
 }
 
+/// The text of an error about arguments, under the name of torch's function.
+std::string of_front_end(std::string_view text);
+
 /// Runs `body` without the GIL; argument errors become the front end's class, and a lack of memory
 /// torch's.
 template <typename Body>
@@ -138,7 +141,7 @@ void run_released(Body body) {
             body();
             return;
         } catch (const UserError& error) {
-            message = error.what();
+            message = of_front_end(error.what());
         } catch (const AllocatorOutOfMemory& error) {
             message = error.what();
             type = torch().out_of_memory;

@@ -82,6 +82,7 @@ KnownCalls::KnownCalls(nb::sequence torch_functions, nb::object apply, nb::objec
       autocast_(torch_functions[2]),
       grad_enabled_(torch_functions[3]),
       deterministic_(torch_functions[4]),
+      tracing_(torch_functions[5]),
       apply_(std::move(apply)),
       fused_(std::move(fused)),
       mask_type_(std::move(mask_type)) {}
@@ -102,7 +103,8 @@ void KnownCalls::remember(std::shared_ptr<const Known> known) {
 bool KnownCalls::is_plain() const {
     // The checked mode wants recordings of its own, with the names of variables.
     return !checked() && PyLong_AsLong(value_of(modes_.ptr()).ptr()) == 0 &&
-           value_of(transform_.ptr()).is_none() && value_of(autocast_.ptr()).is(Py_False);
+           value_of(transform_.ptr()).is_none() && value_of(autocast_.ptr()).is(Py_False) &&
+           value_of(tracing_.ptr()).is(Py_False);
 }
 
 std::shared_ptr<const KnownCalls::Known> KnownCalls::find(PyObject* const* arguments,
@@ -175,7 +177,8 @@ nb::object KnownCalls::call_fused(const Known& known, const Arguments& operands,
 nb::object KnownCalls::call(PyObject* const* arguments) {
     if (known_.empty() || arguments[kExtras] != Py_False) return nb::none();
     const nb::handle options = arguments[kKernelOptions], block_mask = arguments[kBlockMask];
-    if (!options.is_none() && PyObject_IsTrue(options.ptr()) != 0) return nb::none();
+    if (!options.is_none() && (!PyDict_Check(options.ptr()) || PyDict_Size(options.ptr()) != 0))
+        return nb::none();
     if (!is_plain()) return nb::none();
     Arguments operands;
     for (const Argument argument : {kQuery, kKey, kValue}) {

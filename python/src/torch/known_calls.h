@@ -51,10 +51,10 @@ class KnownCalls {
     };
 
     /// `torch_functions`: those that tell what torch would do around a call: the number of dispatch
-    /// modes, the transform, autocast, grad mode, deterministic algorithms. `apply`: the autograd
-    /// Function's, called with (site, block mask, seed, whether out alone is wanted) and the
-    /// operands. `fused`: torch's operator that takes its place where that can be, or None.
-    /// `mask_type`: the type of block masks with a `_core`.
+    /// modes, the transform, autocast, grad mode, deterministic algorithms, whether torch.jit
+    /// traces. `apply`: the autograd Function's, called with (site, block mask, seed, whether out
+    /// alone is wanted) and the operands. `fused`: torch's operator that takes its place where that
+    /// can be, or None. `mask_type`: the type of block masks with a `_core`.
     KnownCalls(nb::sequence torch_functions, nb::object apply, nb::object fused,
                nb::object mask_type);
 
@@ -72,8 +72,8 @@ class KnownCalls {
     nb::object call_fused(const Known& known, const Arguments& operands,
                           nb::handle block_mask) const;
 
-    nb::object modes_, transform_, autocast_, grad_enabled_, deterministic_, apply_, fused_,
-        mask_type_;
+    nb::object modes_, transform_, autocast_, grad_enabled_, deterministic_, tracing_, apply_,
+        fused_, mask_type_;
     static constexpr std::size_t kMost = 64;
     std::vector<std::shared_ptr<const Known>> known_;  ///< guarded by the GIL
 };

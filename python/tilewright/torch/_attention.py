@@ -1,8 +1,6 @@
 """flex_attention on torch tensors."""
 
-import operator
 import warnings
-from collections.abc import Mapping
 
 import torch
 from torch.autograd import forward_ad as _forward_ad
@@ -20,6 +18,7 @@ from . import (
     _host_copies,
     _nested,
     _ops,
+    _options,
     _plans,
     _scales,
     _sharded,
@@ -32,13 +31,13 @@ if _flex.AuxOutput not in _pytree.SUPPORTED_NODES:
         _flex.AuxOutput, serialized_type_name=f"{_flex.__name__}.AuxOutput"
     )
 
-#: torch's names of kernels, for all of which the choice is ours.
-BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE", "TILEWRIGHT")
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+_OPTIONS = (type(None), dict)
 _is_compiling = torch.compiler.is_dynamo_compiling
 _autocast = torch._C._is_any_autocast_enabled
 _deterministic = torch._C._get_deterministic_algorithms
 _grad_enabled = torch.is_grad_enabled
+_is_tracing = torch._C._is_tracing  # by torch.jit
 
 #: Earlier calls without their tensors: a call like one of them runs without Python code.
 _known_calls = _core.KnownCalls(
@@ -48,6 +47,7 @@ _known_calls = _core.KnownCalls(
         _autocast,
         _grad_enabled,
         _deterministic,
+        _is_tracing,
     ),
     _function.apply_plain,
     _ops.fused,
@@ -111,7 +111,7 @@ def flex_attention(
     NotImplementedError if a type does not fit.
     """
     if device is not None:
-        check_device("flex_attention", query, device)
+        _options.check_device("flex_attention", query, device)
         device = None
     if _is_compiling():
         from . import _marker
@@ -132,6 +132,11 @@ def flex_attention(
     )  # fmt: skip
     if results is not None:
         return _returned(results, return_lse, return_aux) if type(results) is tuple else results
+    if _is_tracing():
+        raise NotImplementedError(
+            "[flex_attention] expected no torch.jit.trace, which does not record the call: use "
+            "torch.export or torch.compile"
+        )
     nested = getattr(query, "is_nested", False)
     if nested or is_mixed(query, key, value):
         return (_nested.flex_attention if nested else _mixed)(
@@ -160,6 +165,12 @@ def flex_attention(
                 "device": device,
             },
         )
+    if type(layout) is not str or type(kernel_options) not in _OPTIONS:
+        _options.check_types("flex_attention", layout, kernel_options)
+    if window is not None and type(window) is not tuple:  # calls are found by it
+        window = _options.window_of("flex_attention", window)
+    if not isinstance(query, torch.Tensor):  # arrays of NumPy have a shape and a device, too
+        _sites.check_inputs("flex_attention", query, key, value, layout == "bshd", enable_gqa)
     try:
         batch, heads, queries, _ = query.shape
         keys = key.shape[2]
@@ -187,7 +198,7 @@ def flex_attention(
         score_mod, scale = _scales.with_operand(score_mod, mask_mod, scale, query)
     score = mask = _functions.NONE
     checked = _core.checked()
-    if kernel_options and isinstance(kernel_options, Mapping):
+    if kernel_options:
         checked = checked or bool(kernel_options.get("checked"))
     if score_mod is not None:
         wide = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -248,12 +259,12 @@ def flex_attention(
         found = None
     if found is None:
         found = _choose(choice, locals())
-    seed = _seed(seed) if dropout else 0
+    seed = _options.seed_of(seed) if dropout else 0
     plain = _ops.is_plain()
     known = not (has_extras or dropout or kernel_options or checked)
     if known and plain and _choices.find(choice) is found:
         _remember(found, choice, (score_mod, mask_mod), (score, mask), grad, query)
-    if type(query) not in _TENSORS and _sharded.is_sharded(operands):
+    if any([type(x) not in _TENSORS for x in operands]) and _sharded.is_sharded(operands):
         results = _sharded.run(found, block_mask, seed, operands)
         return _returned(results, return_lse, return_aux)
     if not plain:
@@ -291,7 +302,7 @@ def _choose(choice, arguments):
     spec = spec_of("flex_attention", **{name: arguments[name] for name in _CHOICES})
     site = _sites.site(spec)
     plain = (arguments[name] for name in ("scale", "causal", "enable_gqa", "return_lse", "dropout"))
-    window = arguments["window"] or ()
+    window = () if arguments["window"] is None else arguments["window"]
     # A tensor would be kept by identity, not by value.
     if (
         not arguments["kernel_options"]
@@ -335,21 +346,6 @@ _CHOICES = (
 )
 
 
-def check_device(op, query, device):
-    """BadInput unless device is that of query: calls run where their tensors are."""
-    if not isinstance(query, torch.Tensor):
-        return  # refused later, by its type
-    have = query.device
-    try:
-        wanted = torch.device(device)
-    except (TypeError, RuntimeError):
-        wanted = None
-    if wanted is None or wanted.type != have.type or wanted.index not in (None, have.index):
-        raise _errors.BadInput(
-            f"[{op}] expected device=None or {str(have)!r}, the device of query, but got {device!r}"
-        )
-
-
 def check_mask_captures(op, mask):
     if any(x.requires_grad for x in mask.arrays):
         raise AssertionError(
@@ -378,9 +374,8 @@ def spec_of(
     block_size=None,
 ):
     """The spec of a call; BadInput or TypeError for arguments that do not fit."""
-    if layout not in ("bhsd", "bshd"):
-        raise _errors.BadInput(f'[{op}] expected layout "bhsd" or "bshd" but got {layout!r}')
-    if return_lse and return_aux is not None:
+    _options.check_types(op, layout, kernel_options)
+    if _options.flag(op, "return_lse", return_lse) and return_aux is not None:
         raise _errors.BadInput(
             f"[{op}] Cannot specify both return_lse and return_aux. return_lse is deprecated, "
             "please use return_aux=AuxRequest(lse=True) instead."
@@ -391,7 +386,7 @@ def spec_of(
         raise TypeError(
             f"[{op}] expected return_aux to be an AuxRequest but got {type(return_aux).__name__}"
         )
-    options, flags = _kernel_options(op, kernel_options)
+    options, flags = _options.kernel_options_of(op, kernel_options)
     kinds = ["dscore" if grad and _has_gradient(x) else "score" for x in score.arrays]
     return _sites.Spec(
         operands=(*names, *kinds, *["mask"] * len(mask.arrays)),
@@ -399,13 +394,13 @@ def spec_of(
         derivative=score.derivative,
         gathers=score.gathers,
         mask_mod=mask.text,
-        scale=None if scale is None else _number(op, "scale", scale),
-        enable_gqa=_flag(op, "enable_gqa", enable_gqa),
-        causal=_flag(op, "causal", causal),
-        window=_window(op, window),
-        dropout=_dropout(op, dropout),
+        scale=None if scale is None else _options.number(op, "scale", scale),
+        enable_gqa=_options.flag(op, "enable_gqa", enable_gqa),
+        causal=_options.flag(op, "causal", causal),
+        window=_options.window_of(op, window),
+        dropout=_options.dropout_of(op, dropout),
         bshd=layout == "bshd",
-        deterministic=(_flag(op, "deterministic", deterministic) and flags["deterministic"])
+        deterministic=(_options.flag(op, "deterministic", deterministic) and flags["deterministic"])
         or torch.are_deterministic_algorithms_enabled(),
         checked=flags["checked"],
         max_scores=return_aux is not None and bool(return_aux.max_scores),
@@ -510,96 +505,3 @@ def _warn_return_lse():
             FutureWarning,
             stacklevel=4,
         )
-
-
-# ---- Options.
-
-
-def wrong_backend(options):
-    """What torch refuses of kernel_options["BACKEND"], or None; a name of its kernels is a hint."""
-    backend = options.get("BACKEND")
-    if backend is not None and options.get("FORCE_USE_FLEX_ATTENTION"):
-        return (
-            "BACKEND cannot be combined with legacy FORCE_USE_FLEX_ATTENTION. BACKEND "
-            "supersedes it."
-        )
-    if backend is not None and backend not in BACKENDS:
-        return f"Invalid BACKEND value {backend!r}. Must be one of {BACKENDS}"
-    return None
-
-
-def _kernel_options(op, given):
-    """The fields of a Spec, and the flags that torch does not have."""
-    flags = {"checked": False, "deterministic": True}
-    if given is None:
-        return {}, flags
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f"[{op}] expected kernel_options to be a dict but got {type(given).__name__}"
-        )
-    hints = dict(given)
-    for name in flags:
-        if name in hints:
-            flags[name] = _flag(op, f"kernel_options[{name!r}]", hints.pop(name))
-    wrong = wrong_backend(hints)
-    if wrong is not None:
-        raise _errors.BadInput(f"[{op}] {wrong}")
-    try:
-        forward, backward = _numpy_attention.kernel_options_of(op, hints)
-    except ValueError as error:
-        raise _errors.BadInput(str(error)) from None
-    forward_blocks, backward_blocks = _numpy_attention.blocks_of(forward, backward)
-    return {
-        "forward_blocks": forward_blocks,
-        "backward_blocks": backward_blocks,
-        "autotune": forward.get("autotune", False) or backward.get("autotune", False),
-        "engine": forward.get("engine", ""),
-        "precision": forward.get("precision", ""),
-    }, flags
-
-
-def _flag(op, name, value):
-    if value in (True, False):
-        return bool(value)
-    raise TypeError(f"[{op}] expected {name} to be True or False but got {value!r}")
-
-
-def _number(op, name, value):
-    try:
-        value = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"[{op}] expected {name} to be a number but got {value!r}") from None
-    if not -float("inf") < value < float("inf"):
-        raise _errors.BadInput(f"[{op}] expected a finite {name} but got {value}")
-    return value
-
-
-def _dropout(op, dropout):
-    dropout = _number(op, "dropout", dropout)
-    if not 0 <= dropout < 1:
-        raise _errors.BadInput(f"[{op}] expected dropout in [0, 1) but got {dropout}")
-    return dropout
-
-
-def _window(op, window):
-    if window is None:
-        return -1, -1
-    try:
-        left, right = (operator.index(bound) for bound in window)
-    except (TypeError, ValueError):
-        raise TypeError(f"[{op}] expected window to be (left, right) but got {window!r}") from None
-    if left < -1 or right < -1:
-        raise _errors.BadInput(
-            f"[{op}] expected window bounds of at least -1 but got {(left, right)}"
-        )
-    unbounded = 1 << 62  # more than positions can be apart
-    return min(left, unbounded), min(right, unbounded)
-
-
-def _seed(seed):
-    try:
-        return operator.index(seed) % (1 << 64)
-    except TypeError:
-        raise TypeError(
-            f"[flex_attention] expected seed to be an integer but got {seed!r}"
-        ) from None

@@ -6,6 +6,16 @@ from . import _errors
 from ._attention import flex_attention
 
 
+@_errors.of_caller(
+    "attention",
+    {
+        "query": "q",
+        "key": "k",
+        "value": "v",
+        "scale": "sm_scale",
+        " Try setting enable_gqa=True for GQA.": "",
+    },
+)
 def attention(q, k, v, causal, sm_scale, warp_specialize=True):
     """``softmax(sm_scale * q k^T) v``: the function of Triton's tutorial on fused attention.
 
@@ -16,6 +26,15 @@ def attention(q, k, v, causal, sm_scale, warp_specialize=True):
     return flex_attention(q, k, v, scale=sm_scale, causal=causal)
 
 
+@_errors.of_caller(
+    "scaled_dot_product_attention",
+    {
+        "causal": "is_causal",
+        "dropout": "dropout_p",
+        "the tensors that mask_mod captures": "attn_mask",
+        "the tensors that score_mod captures": "attn_mask",
+    },
+)
 def scaled_dot_product_attention(
     query,
     key,
@@ -28,16 +47,17 @@ def scaled_dot_product_attention(
 ):
     """`torch.nn.functional.scaled_dot_product_attention`, fused.
 
-    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev); or nested tensors of
-    the jagged layout, also with is_causal. attn_mask: bools (True attends) or floats to add,
+    query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev), whose leading
+    dimensions broadcast; or nested tensors of the jagged layout, also with is_causal. attn_mask: bools (True attends) or floats to add,
     broadcast to (N, ..., Hq, L, S), with a gradient if it requires one; or a
     `torch.nn.attention.bias.CausalBias`. is_causal counts from the top left. Dropout draws its seed
     from torch's CPU generator. A row with nothing to attend to gives 0. Nested tensors of the strided
     layout, which torch deprecates, go to torch's own function.
     """
     op = "scaled_dot_product_attention"
-    if not all(isinstance(x, torch.Tensor) for x in (query, key, value)):
-        raise TypeError(f"[{op}] expected query, key and value to be tensors")
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"[{op}] expected {name} to be a tensor but got {type(x).__name__}")
     if any(x.is_nested and x.layout == torch.strided for x in (query, key, value)):
         return torch._C._nn.scaled_dot_product_attention(
             *(query, key, value, attn_mask, dropout_p, is_causal),
@@ -55,7 +75,7 @@ def scaled_dot_product_attention(
         if isinstance(attn_mask, CausalBias):
             raise _errors.BadInput(f"[{op}] CausalBias should not be used with causal=True")
         raise _errors.BadInput(f"[{op}] Explicit attn_mask should not be set when is_causal=True")
-    options = {"causal": bool(is_causal), "scale": scale, "enable_gqa": enable_gqa}
+    options = {"causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
     if isinstance(dropout_p, int | float) and not 0 <= dropout_p <= 1:
         raise _errors.BadInput(f"[{op}] expected dropout_p in [0, 1] but got {dropout_p}")
     if dropout_p == 1:
@@ -73,23 +93,37 @@ def scaled_dot_product_attention(
                 "score_mod to flex_attention"
             )
         return flex_attention(query, key, value, **options)
+    if min(x.dim() for x in (query, key, value)) < 2:
+        raise _errors.BadInput(
+            f"[{op}] Expected query, key, and value to all be at least 2 dimensional, but got "
+            f"{[tuple(x.shape) for x in (query, key, value)]}"
+        )
+    query, key, value = _broadcast(op, query, key, value, 3 if enable_gqa else 2)
     if query.shape[-1] == 0 or value.shape[-1] == 0:
         return _without_columns(query, key, value, attn_mask, options)
     if query.dim() == 4 and attn_mask is None:
         return flex_attention(query, key, value, **options)
-    if min(x.dim() for x in (query, key, value)) < 2 or not (
-        query.dim() == key.dim() == value.dim()
-    ):
-        raise _errors.BadInput(
-            f"[{op}] Expected query, key, and value to all be at least 2 dimensional, and of one "
-            f"rank, but got {[tuple(x.shape) for x in (query, key, value)]}"
-        )
     lead = query.shape[:-2]
     if attn_mask is not None:
         options.update(_mask_options(op, attn_mask, lead, query.shape[-2], key.shape[-2], query))
     flat = [_four_dimensions(x) for x in (query, key, value)]
     out = flex_attention(*flat, **options)
     return out if query.dim() == 4 else out.reshape(*lead, *out.shape[-2:])
+
+
+def _broadcast(op, query, key, value, kept):
+    """Broadcasts the dimensions before the last `kept` ones, as torch's products do."""
+    leads = [x.shape[:-kept] for x in (query, key, value)]
+    if leads[0] == leads[1] == leads[2]:
+        return query, key, value
+    try:
+        lead = torch.broadcast_shapes(*leads)
+    except RuntimeError:
+        raise _errors.BadInput(
+            f"[{op}] expected dimensions of query, key and value before the last {kept} that "
+            f"broadcast but got {[tuple(x.shape) for x in (query, key, value)]}"
+        ) from None
+    return [x.expand(*lead, *x.shape[-kept:]) for x in (query, key, value)]
 
 
 def _without_columns(query, key, value, attn_mask, options):

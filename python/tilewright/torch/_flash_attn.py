@@ -9,8 +9,22 @@ from torch.nn.attention.flex_attention import AuxRequest
 
 from . import _errors, scores
 from ._attention import flex_attention
+from ._options import flag, number
+
+_NAMES = {
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "scale": "softmax_scale",
+    "sinks": "learnable_sink",
+    "cu_seqlens": "cu_seqlens_q",
+    "kv_cu_seqlens": "cu_seqlens_k",
+    "kv_lengths": "seqused_k",
+}
+_CACHE_NAMES = {**_NAMES, "key": "k_cache", "value": "v_cache", "kv_lengths": "cache_seqlens"}
 
 
+@_errors.of_caller("flash_attn_func", _NAMES)
 def flash_attn_func(
     q,
     k,
@@ -50,11 +64,12 @@ def flash_attn_func(
     _expect_rank(op, 4, q=q, k=k, v=v)
     options = _band(op, causal, window_size, k.shape[1] - q.shape[1])
     return _attend(
-        q, k, v, options, softmax_scale, softcap, deterministic, return_attn_probs,
+        op, q, k, v, options, softmax_scale, softcap, deterministic, return_attn_probs,
         learnable_sink, score_mod, mask_mod,
     )  # fmt: skip
 
 
+@_errors.of_caller("flash_attn_varlen_func", _NAMES)
 def flash_attn_varlen_func(
     q,
     k,
@@ -100,14 +115,13 @@ def flash_attn_varlen_func(
     options = {"cu_seqlens": cu_seqlens_q, "kv_cu_seqlens": cu_seqlens_k}
     if seqused_k is not None:
         options["kv_lengths"] = seqused_k
-    bounded = causal or tuple(window_size) != (-1, -1)
     if cu_seqlens_q is cu_seqlens_k and seqused_k is None:
         options.update(_band(op, causal, window_size, 0), kv_cu_seqlens=None)
-    elif bounded:
+    elif _is_bounded(op, causal, window_size):
         keys = cu_seqlens_k.diff() if seqused_k is None else seqused_k
         options.update(_band(op, causal, window_size, (keys - cu_seqlens_q.diff()).to(q.device)))
     result = _attend(
-        *(x.unsqueeze(0) for x in (q, k, v)), options, softmax_scale, softcap, deterministic,
+        op, *(x.unsqueeze(0) for x in (q, k, v)), options, softmax_scale, softcap, deterministic,
         return_attn_probs, learnable_sink, score_mod, mask_mod,
     )  # fmt: skip
     if return_attn_probs:
@@ -115,6 +129,7 @@ def flash_attn_varlen_func(
     return result.squeeze(0)
 
 
+@_errors.of_caller("flash_attn_with_kvcache", _CACHE_NAMES)
 def flash_attn_with_kvcache(
     q,
     k_cache,
@@ -184,7 +199,7 @@ def flash_attn_with_kvcache(
     elif cache_batch_idx is not None:
         keys, values = (x[cache_batch_idx.long()] for x in (keys, values))
     options = {"kv_lengths": used.to(torch.int32)}
-    if causal or tuple(window_size) != (-1, -1):
+    if _is_bounded(op, causal, window_size):
         options.update(_band(op, causal, window_size, used - length))
     mask = None
     if cache_leftpad is not None:
@@ -193,7 +208,7 @@ def flash_attn_with_kvcache(
             return kv_idx >= cache_leftpad[b]
 
     return _attend(
-        q, keys, values, options, softmax_scale, softcap, True, return_softmax_lse,
+        op, q, keys, values, options, softmax_scale, softcap, True, return_softmax_lse,
         learnable_sink, score_mod, mask,
     )  # fmt: skip
 
@@ -215,10 +230,10 @@ def _append(op, k_cache, v_cache, k, v, seqlens, batch_idx, page_table):
 
 
 def _attend(
-    q, k, v, options, scale, softcap, deterministic, with_lse, sinks, score_mod, mask_mod
+    op, q, k, v, options, scale, softcap, deterministic, with_lse, sinks, score_mod, mask_mod
 ):  # fmt: skip
     if softcap:
-        cap = scores.softcap(float(softcap))
+        cap = _softcap(number(op, "softcap", softcap))
         inner = score_mod
         if inner is None:
             score_mod = cap
@@ -243,6 +258,12 @@ def _attend(
     return (result[0], result[1].lse) if with_lse else result
 
 
+def _softcap(cap):
+    if not torch.compiler.is_dynamo_compiling():
+        return scores.softcap(cap)
+    return lambda score, b, h, q_idx, kv_idx: cap * torch.tanh(score / cap)
+
+
 def _both(a, b):
     return lambda *place: a(*place) & b(*place)
 
@@ -250,11 +271,7 @@ def _both(a, b):
 def _band(op, causal, window, shift):
     """flex_attention's options for a window that counts from the last key; `shift`: how many more
     keys than queries there are, for all or for each batch, (B,)."""
-    try:
-        left, right = (int(bound) for bound in window)
-    except (TypeError, ValueError):
-        raise TypeError(f"[{op}] expected window_size=(left, right) but got {window!r}") from None
-    right = 0 if causal else right
+    left, right = _bounds(op, causal, window)
     if left < 0 and right < 0:
         return {}
     of_batch = isinstance(shift, torch.Tensor)
@@ -272,6 +289,18 @@ def _band(op, causal, window, shift):
         return inside if right < 0 else inside & (distance <= right)
 
     return {"mask_mod": band}
+
+
+def _bounds(op, causal, window):
+    try:
+        left, right = (int(bound) for bound in window)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{op}] expected window_size=(left, right) but got {window!r}") from None
+    return left, 0 if flag(op, "causal", causal) else right
+
+
+def _is_bounded(op, causal, window):
+    return max(_bounds(op, causal, window)) >= 0
 
 
 def _refuse(op, **arguments):

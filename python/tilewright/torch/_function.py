@@ -83,7 +83,7 @@ def apply_alone(site, mask, seed, operands):
     Which one is the same for every call of a kind, since checkpoints count what is saved.
     """
     dropout = None if _ops.fused is None else site.fused_dropout
-    if dropout is not None and len(operands) <= 4 and all(type(x) in _TENSORS for x in operands):
+    if dropout is not None and len(operands) <= 4 and _are_plain(operands):
         scale = None if mask is None else mask.numbered.scale
         fourth = operands[3] if len(operands) > 3 else None
         try:
@@ -100,6 +100,15 @@ def apply_alone(site, mask, seed, operands):
 
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+def _are_plain(operands):
+    """Whether all are tensors with memory on one device; any without would make torch take its own
+    function for those, which computes nothing."""
+    device = operands[0].device
+    return device.type != "meta" and all(
+        type(x) in _TENSORS and x.device == device for x in operands
+    )
 
 
 class Attention(_Base):

@@ -7,9 +7,10 @@ import torch
 import torch.nn.attention
 from torch.nn.attention import flex_attention as _flex
 
-from ._attention import flex_attention, wrong_backend
+from ._attention import flex_attention
 from ._block_mask import create_block_mask, create_mask
 from ._errors import BadInput
+from ._options import wrong_backend
 
 _lock = threading.Lock()
 _depth = 0

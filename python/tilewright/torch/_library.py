@@ -25,6 +25,11 @@ def export(library):
 def _wrapped(name, core):
     @functools.wraps(core, updated=())
     def function(*arguments, **options):
+        if torch.compiler.is_dynamo_compiling():
+            raise NotImplementedError(
+                f"[{name}] expected to be called outside of a compiled region: make the mod there, "
+                "or write it as a function of tensors"
+            )
         given = {}  # tensors by capture name
         arguments = [_argument(name, x, given) for x in arguments]
         options = {key: _argument(name, x, given) for key, x in options.items()}

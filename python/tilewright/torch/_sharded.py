@@ -14,7 +14,12 @@ import sys
 
 import torch
 
-from . import _function, _ops, _sites  # _block_mask imports PyTorch's flex_attention: when needed
+from . import (
+    _errors,
+    _function,
+    _ops,
+    _sites,
+)  # _block_mask imports PyTorch's flex_attention: when needed
 
 
 def is_sharded(tensors):
@@ -26,12 +31,30 @@ def is_sharded(tensors):
     return True
 
 
+def check_inputs(op, query, key, value):
+    """BadInput unless all three are DTensors of one mesh: a plain tensor may be a part of one."""
+    from torch.distributed.tensor import DTensor
+
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, DTensor):
+            raise _errors.BadInput(
+                f"[{op}] expected query, key and value to be DTensors where one tensor is, but got "
+                f"a plain {name}: DTensor.from_local or distribute_tensor makes one of it"
+            )
+        if x.device_mesh != query.device_mesh:
+            raise _errors.BadInput(
+                f"[{op}] expected {name} on the mesh of query, {query.device_mesh}, but got one on "
+                f"{x.device_mesh}"
+            )
+
+
 def run(site, mask, seed, operands):
     """The results of a site on DTensors; plain tensors among them are equal on all ranks."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
+    check_inputs(site.op, *operands[:3])
     site.check(mask, operands)
-    mesh = next(x.device_mesh for x in operands if isinstance(x, DTensor))
+    mesh = operands[0].device_mesh
     everywhere = [Replicate()] * mesh.ndim
     operands = [
         x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, everywhere, run_check=False)

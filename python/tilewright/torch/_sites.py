@@ -202,8 +202,8 @@ class Site:
                 )
                 what = f"the tensors that {argument} captures" if argument else name
                 raise _errors.BadInput(
-                    f"[{self.op}] expected {what} on {query.device}, the query's device, but got "
-                    f"one on {x.device}"
+                    f"[{self.op}] expected {what} on {query.device}, the device of query, but "
+                    f"got one on {x.device}"
                 )
         axis = 1 if self.spec.bshd else 2
         batch, heads, queries = self.rows(query)
@@ -315,7 +315,7 @@ def check_inputs(op, query, key, value, bshd, enable_gqa):
         refuse(f"expected head dimensions of at least 1 but got {_type(query)}, {_type(value)}")
     if value.shape[:3] != key.shape[:3]:
         refuse(
-            f"expected value with the key's batch, heads and length but got {_type(value)} and the "
+            f"expected value with the batch, heads and length of key but got {_type(value)} and "
             f"key {_type(key)}"
         )
     heads, kv_heads = (x.shape[2 if bshd else 1] for x in (query, key))

@@ -9,6 +9,7 @@ import os
 import sys
 
 import dense_torch as dense
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
@@ -95,10 +96,25 @@ def main():
                     close(x.full_tensor() if hasattr(x, "full_tensor") else x, y)
     compiled_regions(mesh, inputs, cases, (slopes, sinks))
     operators(mesh, inputs)
+    refusals(mesh, inputs)
     norms(mesh)
     data_parallel()
     assert Partial
     dist.destroy_process_group()
+
+
+def refusals(mesh, inputs):
+    """Plain tensors among DTensors: a key of which each rank holds a part would be taken as whole."""
+    whole = [distribute_tensor(x, mesh, [Replicate()] * mesh.ndim) for x in inputs]
+    for place, name in enumerate(("query", "key", "value")):
+        mixed = [*whole[:place], inputs[place], *whole[place + 1 :]]
+        with pytest.raises(ValueError, match=rf"\[flex_attention\] .* but got a plain {name}"):
+            twt.flex_attention(*mixed, enable_gqa=True)
+    table = distribute_tensor(torch.ones(8, device=DEVICE), mesh, [Replicate()] * mesh.ndim)
+    with pytest.raises(ValueError, match="but got a plain query"):
+        twt.flex_attention(*inputs, lambda s, b, h, q, kv: s * table[h], enable_gqa=True)
+    with pytest.raises(ValueError, match=r"\[attention\] .* but got a plain k:"):
+        twt.attention(whole[1], inputs[1], whole[2], True, 1.0)
 
 
 def compiled_regions(mesh, inputs, cases, captured):

@@ -324,3 +324,39 @@ def test_rows_of_large_scores_have_gradients():
         got = value.grad[0, 0, :, 0]
         torch.testing.assert_close(got[2].item(), float(want), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(got.sum().item(), 8.0, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "shapes, enable_gqa",
+    [
+        (((2, 3, 5, 4), (1, 3, 7, 4), (1, 3, 7, 4)), False),
+        (((1, 3, 5, 4), (2, 3, 7, 4), (1, 1, 7, 4)), False),
+        (((2, 3, 5, 4), (7, 4), (3, 7, 4)), False),
+        (((2, 4, 6, 5, 4), (4, 1, 7, 4), (2, 1, 6, 7, 4)), False),
+        (((5, 4), (2, 7, 4), (7, 4)), False),
+        (((2, 4, 5, 4), (1, 2, 7, 4), (2, 2, 7, 4)), True),
+    ],
+)
+def test_leading_dimensions_broadcast(shapes, enable_gqa):
+    """As in torch's function, gradients included."""
+    ours, theirs = (
+        [torch.randn(s, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+         .requires_grad_() for s in shapes]
+        for _ in range(2)
+    )  # fmt: skip
+    have = twt.scaled_dot_product_attention(*ours, enable_gqa=enable_gqa)
+    want = torch.nn.functional.scaled_dot_product_attention(*theirs, enable_gqa=enable_gqa)
+    assert have.shape == want.shape
+    torch.testing.assert_close(have, want)
+    have.square().sum().backward()
+    want.square().sum().backward()
+    for x, y in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_windows_of_other_sequences():
+    query, key, value = (dense.normal(1, 2, 9, 4) for _ in range(3))
+    want = twt.flex_attention(query, key, value, window=(3, 1))
+    for window in ([3, 1], torch.tensor([3, 1]), torch.tensor([3, 1]).numpy()):
+        for _ in range(2):
+            dense.close(twt.flex_attention(query, key, value, window=window), want)

@@ -1,5 +1,7 @@
 """Bad input is refused by name; never a crash, a wrong answer or a silent slow path."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -59,7 +61,11 @@ CASES = {
         "multiple of kv heads",
     ),
     "batch": ({"query": torch.ones(3, 2, 8, 4)}, RuntimeError, "same batch size"),
-    "value": ({"value": torch.ones(2, 2, 7, 4)}, ValueError, "expected value with the key's"),
+    "value": (
+        {"value": torch.ones(2, 2, 7, 4)},
+        ValueError,
+        "expected value with the batch, heads",
+    ),
     "scale": ({"scale": "big"}, TypeError, "scale to be a number but got 'big'"),
     "scale nan": ({"scale": float("nan")}, ValueError, "finite scale but got nan"),
     "score": ({"score_mod": 3}, TypeError, "score_mod"),
@@ -308,7 +314,7 @@ def test_modified_after_the_forward():
         ({"attn_mask": torch.ones(8, 8).int()}, RuntimeError, "bool or float"),
         ({"attn_mask": torch.ones(7, 8)}, RuntimeError, "broadcasts to"),
         ({"query": torch.ones(4)}, RuntimeError, "at least 2 dimensional"),
-        ({"query": None}, TypeError, "to be tensors"),
+        ({"query": None}, TypeError, "expected query to be a tensor but got NoneType"),
         ({"dropout_p": 2}, ValueError, "dropout_p in"),
         ({"dropout_p": -0.5}, ValueError, "dropout_p in"),
     ],
@@ -317,6 +323,135 @@ def test_scaled_dot_product_attention(options, error, text):
     given = {name: torch.randn(2, 2, 8, 4) for name in ("query", "key", "value")}
     with pytest.raises(error, match=text):
         twt.scaled_dot_product_attention(**{**given, **options})
+
+
+# function -> its arguments, changed ones, and what its error says: its own names, not those of the
+# flex_attention that it calls.
+BSHD = torch.ones(2, 8, 2, 4)
+PACKED = (*[torch.ones(8, 2, 4)] * 3, *[torch.tensor([0, 8])] * 2)
+CALLERS = {
+    "attention": [
+        ({0: torch.ones(2, 8, 4)}, "q, k, and v must be 4D tensors but got q float32"),
+        ({1: torch.ones(2, 2, 8, 5)}, "q and k/v to have the same embedding dimension"),
+        (
+            {1: torch.ones(2, 1, 8, 4), 2: torch.ones(2, 1, 8, 4)},
+            r"q and k/v to have the same number of heads .* and Hkv=1\.$",
+        ),
+        ({2: None}, "expected v to be a tensor but got NoneType"),
+        ({2: torch.ones(2, 2, 7, 4)}, "expected v with the batch, heads and length of k but got"),
+        ({3: "yes"}, "expected causal to be True or False but got 'yes'"),
+        ({4: float("nan")}, "expected a finite sm_scale but got nan"),
+    ],
+    "scaled_dot_product_attention": [
+        (
+            {3: torch.ones(8, 8, device="meta")},
+            "expected attn_mask on cpu, the device of query, but",
+        ),
+        ({4: "a"}, "expected dropout_p to be a number but got 'a'"),
+        ({5: "a"}, "expected is_causal to be True or False but got 'a'"),
+        (
+            {0: torch.ones(3, 2, 8, 4)},
+            "of query, key and value before the last 2 that broadcast but",
+        ),
+    ],
+    "flash_attn_func": [
+        ({1: BSHD[..., :3]}, "q and k/v to have the same embedding dimension"),
+        ({"softmax_scale": "a"}, "expected softmax_scale to be a number but got 'a'"),
+        ({"softcap": "a"}, "expected softcap to be a number but got 'a'"),
+        ({"causal": "a"}, "expected causal to be True or False but got 'a'"),
+        ({"window_size": 3}, r"expected window_size=\(left, right\) but got 3"),
+        ({"learnable_sink": torch.ones(5)}, r"expected learnable_sink of shape \(2,\) but got"),
+        ({"score_mod": lambda s, *_: s if s else s}, "score_mod: a traced value has no number"),
+    ],
+    "flash_attn_varlen_func": [
+        (
+            {3: torch.tensor([0, 9])},
+            "expected cu_seqlens_q from 0 to the total length 8 but got 0 to",
+        ),
+        ({"window_size": 3}, r"expected window_size=\(left, right\) but got 3"),
+    ],
+    "flash_attn_with_kvcache": [
+        ({1: BSHD[..., :3]}, "q and k_cache/v_cache to have the same embedding dimension"),
+        (
+            {"cache_seqlens": torch.tensor([9, 1])},
+            "expected cache_seqlens from 0 to the keys' length",
+        ),
+        ({"window_size": 3}, r"expected window_size=\(left, right\) but got 3"),
+    ],
+}
+ARGUMENTS = {
+    "attention": (*[torch.ones(2, 2, 8, 4)] * 3, True, 0.5),
+    "scaled_dot_product_attention": (*[torch.ones(2, 2, 8, 4)] * 3, None, 0.0, False),
+    "flash_attn_func": (BSHD,) * 3,
+    "flash_attn_varlen_func": PACKED,
+    "flash_attn_with_kvcache": (BSHD,) * 3,
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "name, changed, text", [(name, *case) for name, cases in CALLERS.items() for case in cases]
+)
+def test_errors_have_the_names_of_the_function_that_was_called(name, changed, text, grad):
+    given = [
+        x.detach().requires_grad_(grad) if torch.is_tensor(x) and x.is_floating_point() else x
+        for x in ARGUMENTS[name]
+    ]
+    getattr(twt, name)(*given)
+    options = {key: x for key, x in changed.items() if isinstance(key, str)}
+    for place, x in changed.items():
+        if place not in options:
+            given[place] = x
+    with pytest.raises((TypeError, ValueError, NotImplementedError)) as error:
+        getattr(twt, name)(*given, **options)
+    assert re.search(rf"^\[{name}\] .*{text}", str(error.value)), error.value
+
+
+@pytest.mark.parametrize(
+    "name", ["causal", "enable_gqa", "return_lse", "deterministic", "window", "layout", "scale",
+             "dropout", "return_aux", "kernel_options"]
+)  # fmt: skip
+@pytest.mark.parametrize("array", [torch.tensor, np.array])
+def test_arrays_in_place_of_options(name, array):
+    """Whose truth and equality are no bools."""
+    given = array([[1, 0], [0, 1]])
+    call()
+    with pytest.raises((TypeError, ValueError), match=rf"\[flex_attention\] expected {name} "):
+        call(**{name: given})
+    with pytest.raises(TypeError, match=r"\[flex_attention\] expected return_lse to be True or"):
+        call(return_lse="yes")
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_captures_without_memory(grad):
+    query = torch.ones(2, 2, 8, 4, requires_grad=grad)
+    table = meta(8)
+    for options, what in (
+        ({"score_mod": lambda s, b, h, q, kv: s + table[q]}, "the tensors that score_mod captures"),
+        ({"mask_mod": lambda b, h, q, kv: table[q] > 0}, "the tensors that mask_mod captures"),
+        ({"sinks": meta(2)}, "sinks"),
+    ):
+        with pytest.raises(ValueError, match=f"expected {what} on cpu, the device of query, but"):
+            call(query=query, **options)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("known", [False, True])
+def test_torch_jit_does_not_trace_uninitialised_memory(known):
+    query = torch.ones(1, 1, 3, 4)
+    options = {"causal": True, "window": (5, int(known))}
+    if known:
+        twt.flex_attention(query, query, query, **options)
+    with pytest.raises(
+        NotImplementedError, match=r"\[flex_attention\] expected no torch.jit.trace"
+    ):
+        torch.jit.trace(lambda x: twt.flex_attention(x, x, x, **options), (query,))
+
+
+def test_errors_of_kernels_name_flex_attention():
+    """The library below calls it attention, which is another function here."""
+    with pytest.raises(ValueError, match=r"^\[flex_attention\] expected kv_lengths from 0 to"):
+        call(kv_lengths=torch.tensor([3, 9]))
 
 
 @pytest.mark.parametrize("version, refused", [("2.10.1", True), ("2.11.0+cu130", False)])
@@ -351,5 +486,6 @@ def test_arrays_of_numpy_are_refused(place):
     tensors[place] = tensors[place].numpy()
     name = ("query", "key", "value")[place]
     for context in (torch.enable_grad(), torch.no_grad()):
-        with context, pytest.raises(TypeError, match=f"expected {name} to be a tensor"):
-            twt.flex_attention(*tensors)
+        for options in ({}, {"scale": 2.0}, {"score_mod": lambda s, *_: s * 2}):
+            with context, pytest.raises(TypeError, match=f"expected {name} to be a tensor"):
+                twt.flex_attention(*tensors, **options)

@@ -94,6 +94,31 @@ def test_library_mods(backend):
     same(compiled(*inputs), model(*inputs), [*inputs, slopes], 1e-6)
 
 
+def test_library_mods_are_made_outside():
+    """A region that makes one is cut there; with fullgraph that is an error that names it."""
+    q, k, v = tensors()
+
+    def attend(q, k, v):
+        return twt.flex_attention(q, k, v, twt.scores.alibi(4), mask_mod=twt.masks.causal())
+
+    dense.close(torch.compile(attend, backend="eager")(q, k, v), attend(q, k, v), 1e-6)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"\[alibi\] expected to be called outside of a compiled"):
+        torch.compile(attend, backend="eager", fullgraph=True)(q, k, v)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_functions_of_flash_attn(backend):
+    """Also with a soft cap, which uncompiled calls take from the library of scores."""
+    q, k, v = (x.transpose(1, 2).detach().requires_grad_() for x in tensors())
+
+    def attend(q, k, v):
+        return twt.flash_attn_func(q, k, v, causal=True, softcap=3.0, window_size=(9, 2))
+
+    compiled = torch.compile(attend, backend=backend, fullgraph=True)
+    same(compiled(q, k, v), attend(q, k, v), [q, k, v])
+
+
 def test_nested_tensors():
     parts = [torch.randn(n, 2, 8, requires_grad=True) for n in (5, 0, 9)]
     nested = torch.nested.as_nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
