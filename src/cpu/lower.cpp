@@ -274,7 +274,7 @@ void Lowering::lower_for(const ir::Instruction& instruction) {
     set_place(body.arguments[0], scalar_tile(node.iv, DType::i64));
     lower_block(body);
     end_carries(body.terminator().operands, carries);
-    regions_.pop_back();
+    close_region();
     node.regions.push_back(std::move(region));
     regions_.back()->push_back(std::move(node));
     for (std::size_t i = 0; i < carries.size(); ++i) set_place(instruction.results[i], carries[i]);
@@ -294,14 +294,14 @@ void Lowering::lower_while(const ir::Instruction& instruction) {
     }
     lower_block(condition);
     node.condition = tile(condition.terminator().operands[0]).index;
-    regions_.pop_back();
+    close_region();
 
     Region region;
     regions_.push_back(&region);
     for (std::size_t i = 0; i < carries.size(); ++i) set_place(body.arguments[i], carries[i]);
     lower_block(body);
     end_carries(body.terminator().operands, carries);
-    regions_.pop_back();
+    close_region();
     node.regions.push_back(std::move(test));
     node.regions.push_back(std::move(region));
     regions_.back()->push_back(std::move(node));
@@ -322,7 +322,7 @@ void Lowering::lower_if(const ir::Instruction& instruction) {
         for (std::size_t i = 0; i < results.size(); ++i) {
             copy(tile(block.terminator().operands[i]), results[i]);
         }
-        regions_.pop_back();
+        close_region();
         node.regions.push_back(std::move(region));
     }
     regions_.back()->push_back(std::move(node));
@@ -396,6 +396,11 @@ std::uint32_t Lowering::line_of(const ir::Location& location) {
 
 void Lowering::emit(Instruction instruction) {
     emit_at(depth(), std::move(instruction));
+}
+
+void Lowering::close_region() {
+    regions_.pop_back();
+    std::erase_if(packed_, [&](const Packed& packed) { return packed.depth > depth(); });
 }
 
 void Lowering::emit_at(int depth, Instruction instruction) {

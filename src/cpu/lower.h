@@ -1,6 +1,7 @@
 // Lowers tile IR to bytecode: places values, chooses instructions, flattens control flow.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -66,6 +67,14 @@ class Lowering {
         Tile tile;
         int depth = 0;  ///< the index in regions_ where the value is defined
     };
+    /// A view that was copied for a dot: groups of `group` elements, in panels of `width` lanes.
+    struct Packed {
+        Tile view;
+        int group = 1;
+        std::int64_t width = 0;
+        int depth = 0;  ///< of the region that makes the copy
+        Tile copy;
+    };
 
     // lower.cpp: control flow, scalars and bookkeeping.
     void lower_block(const ir::Block& block);
@@ -81,6 +90,7 @@ class Lowering {
     void copy(const Tile& from, const Tile& to);
     void emit(Instruction instruction);
     void emit_at(int depth, Instruction instruction);
+    void close_region();
     int depth() const { return static_cast<int>(regions_.size()) - 1; }
     std::uint32_t new_slot(std::uint64_t bits = 0);
     std::uint32_t constant_slot(DType dtype, std::uint64_t element);
@@ -128,6 +138,9 @@ class Lowering {
     Tile broadcast_words(const Tile& tile, int at_depth, const DotForm& form);
     Tile vector_words(const Tile& tile, int at_depth, std::int64_t width, const DotForm& form);
     Tile interleaved(const Tile& tile, int at_depth, std::int64_t width, int group);
+    Tile interleave(const Tile& tile, int at_depth, std::int64_t width, int group);
+    Tile packed_once(const Tile& tile, int at_depth, int group, std::int64_t width,
+                     const std::function<Tile()>& pack);
 
     // lower_sort.cpp.
     void lower_sort(const ir::Instruction& instruction);
@@ -152,8 +165,8 @@ class Lowering {
     std::set<ir::Value> written_;            ///< Refs that some instruction stores to
     std::map<ir::Value, ir::Value> scales_;  ///< products applied by dots, and their factors
     std::map<const ir::Instruction*, Tile> targets_;  ///< stores that dots do, and copies at edges
-    std::map<std::pair<std::uint32_t, int>, Tile> packed_;  ///< views copied to lane layouts
-    std::map<std::uint32_t, std::uint32_t> refs_;           ///< value id -> Program::refs
+    std::vector<Packed> packed_;
+    std::map<std::uint32_t, std::uint32_t> refs_;  ///< value id -> Program::refs
     std::map<std::pair<int, std::uint64_t>, std::uint32_t> constant_slots_;
     std::vector<Region*> regions_;
     const ir::Block* block_ = nullptr;  ///< being lowered

@@ -210,15 +210,28 @@ bool Lowering::is_blocked(const ir::Instruction& dot) const {
            a[attributes.transpose_a ? rank - 2 : rank - 1] >= kLeastDepth;
 }
 
+/// What `pack` makes of a tile; of a view once, as several dots may need the same copy.
+Tile Lowering::packed_once(const Tile& tile, int at_depth, int group, std::int64_t width,
+                           const std::function<Tile()>& pack) {
+    if (tile.home != Home::view) return pack();
+    const auto is_same = [&](const Packed& other) {
+        return other.view.index == tile.index && other.view.view_axis == tile.view_axis &&
+               other.view.shape == tile.shape && other.group == group && other.width == width;
+    };
+    const auto found = std::find_if(packed_.begin(), packed_.end(), is_same);
+    if (found != packed_.end()) return found->copy;
+    const Tile copy = pack();
+    packed_.push_back({tile, group, width, at_depth, copy});
+    return copy;
+}
+
 /// The vector operand of a dot (batch, k, lanes), with lanes in panels of `width` or contiguous.
 Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t width) {
     if (operand.home == Home::view) {
         if (is_contiguous(operand, 2)) return operand;
-        // Several dots may need the same copy.
-        const auto [found, inserted] =
-            packed_.try_emplace({operand.index, operand.view_axis[2]}, Tile{});
-        if (inserted) found->second = in_layout(operand, at_depth, {2, width});
-        return found->second;
+        return packed_once(operand, at_depth, 1, width, [&] {
+            return in_layout(operand, at_depth, {2, width});
+        });
     }
     const bool panels = operand.lane_axis == 2 && operand.width == width;
     const bool plain = operand.lane_axis < 0 && operand.stride[2] == 1;
@@ -229,6 +242,11 @@ Tile Lowering::vector_operand(const Tile& operand, int at_depth, std::int64_t wi
 /// Groups of rows of (batch, k, lanes), of bf16 (or f32 to be rounded), i16 or bytes, as (batch, k
 /// / group, lanes).
 Tile Lowering::interleaved(const Tile& operand, int at_depth, std::int64_t width, int group) {
+    return packed_once(operand, at_depth, group, width,
+                       [&] { return interleave(operand, at_depth, width, group); });
+}
+
+Tile Lowering::interleave(const Tile& operand, int at_depth, std::int64_t width, int group) {
     Interleave interleave;
     interleave.in = is_contiguous(operand, 2) ? operand : in_layout(operand, at_depth, {2, width});
     const ir::Shape& shape = operand.shape;
@@ -263,7 +281,9 @@ Tile Lowering::vector_words(const Tile& operand, int at_depth, std::int64_t widt
     if (rounds) return interleaved(operand, at_depth, width, group);
     const Tile from = group == 4 ? operand : converted(operand, at_depth, form.element);
     if (has_whole_words(from, 1, group)) {
-        return in_layout(as_words(from, 1, group), at_depth, {2, width});
+        return packed_once(from, at_depth, group, width, [&] {
+            return in_layout(as_words(from, 1, group), at_depth, {2, width});
+        });
     }
     return interleaved(from, at_depth, width, group);
 }

@@ -16,6 +16,8 @@
 #include <new>
 #include <numeric>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "cpu/arguments.h"
 #include "cpu/assign_memory.h"
@@ -161,6 +163,8 @@ class Call {
     }
 
     std::int64_t num_programs() const { return num_programs_; }
+    /// Programs along the last axis of the grid that has several.
+    std::int64_t inner_extent() const { return inner_extent_; }
 
     /// `alone`: no other program runs at the same time.
     template <typename Execute>
@@ -345,6 +349,32 @@ class BesideOthers {
     bool before_;
 };
 
+/// Hands out [0, count) to threads that ask, as ranges: neighbours read and write next to each
+/// other, and asking costs as much as a small program. Ranges become shorter towards the end, so
+/// that no thread has much to do when the others are done.
+class Ranges {
+  public:
+    Ranges(std::int64_t count, std::int64_t longest, int threads)
+        : count_(count),
+          longest_(std::max<std::int64_t>(longest, 1)),
+          share_(kRangesOfThread * threads) {}
+
+    /// The next range; empty when none is left.
+    std::pair<std::int64_t, std::int64_t> next() {
+        std::int64_t first = next_.load(), end = 0;
+        do {
+            if (first >= count_) return {count_, count_};
+            end = first + std::clamp<std::int64_t>((count_ - first) / share_, 1, longest_);
+        } while (!next_.compare_exchange_weak(first, end));
+        return {first, end};
+    }
+
+  private:
+    static constexpr std::int64_t kRangesOfThread = 4;
+    const std::int64_t count_, longest_, share_;
+    std::atomic<std::int64_t> next_{0};
+};
+
 /// Executes the frames of one thread.
 struct Plainly {
     void operator()(Frame& frame) const { execute(frame); }
@@ -359,8 +389,7 @@ struct Timed {
 
 /// `make()` makes the object that executes frames, one for each thread.
 template <typename Make>
-void run_programs(const Program& program, const ir::Arguments& arguments,
-                  const ParallelFor& parallel_for, const Make& make) {
+void run_programs(const Program& program, const ir::Arguments& arguments, const Make& make) {
     const Call call(program, arguments);
     const std::int64_t count = call.num_programs();
     if (count == 0) return;
@@ -369,13 +398,12 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
         auto execute_frame = make();
         return call.run_program(*worker, 0, !g_beside_others, execute_frame);
     }
-    const int threads = parallel_for ? 2 : num_threads();
+    const int threads = num_threads();
     const bool in_turn = threads == 1 || program.in_order;
     // Times are those of single programs.
     constexpr bool kTimed = std::is_same_v<decltype(make()), Timed>;
-    const Division division = kTimed || parallel_for || g_beside_others
-                                  ? Division()
-                                  : divide(program, arguments, count, num_threads());
+    const Division division =
+        kTimed || g_beside_others ? Division() : divide(program, arguments, count, threads);
     if (division.threads > 1 && !call.is_scattered(*WorkerLease())) {
         on_threads(division.threads, division.threads, [&](std::int64_t i) {
             const WorkerLease worker;
@@ -415,23 +443,22 @@ void run_programs(const Program& program, const ir::Arguments& arguments,
         const std::int64_t first = order.empty() ? i * each : order[i];
         call.run_programs(worker, first, std::min(first + each, count), alone, execute_frame);
     };
-    if (parallel_for) {
-        parallel_for(groups, [&](std::int64_t i) {
-            const WorkerLease worker;
-            auto execute_frame = make();
-            run_group(*worker, i, execute_frame);
-        });
-        return;
-    }
-    // One task per thread; each takes the next group until none is left.
-    std::atomic<std::int64_t> next{0};
+    // One task per thread, which takes groups until none is left. In a grid of several axes,
+    // threads stay in one row of it: what they write in several rows may be side by side.
+    const std::int64_t inner = call.inner_extent();
+    const std::int64_t longest = !order.empty()   ? 1
+                                 : inner == count ? groups
+                                                  : inner / (2 * std::int64_t{threads} * each);
+    Ranges ranges(groups, longest, threads);
     PrivateArrays shared(program, arguments);
     const bool copies = !shared.empty() && !g_beside_others;
     on_threads(threads, std::min<std::int64_t>(threads, groups), [&](std::int64_t) {
         const WorkerLease worker;
         auto execute_frame = make();
         if (copies) shared.begin((*worker).private_memory, (*worker).private_arrays);
-        for (std::int64_t i = next++; i < groups; i = next++) run_group(*worker, i, execute_frame);
+        for (auto [i, end] = ranges.next(); i < end; std::tie(i, end) = ranges.next()) {
+            for (; i < end; ++i) run_group(*worker, i, execute_frame);
+        }
         if (copies) shared.end((*worker).private_arrays);
     });
 }
@@ -484,12 +511,12 @@ std::vector<std::int64_t> uneven_order(const std::vector<std::int64_t>& costs, i
     return order;
 }
 
-void run(const Program& program, const ir::Arguments& arguments, const ParallelFor& parallel_for) {
-    run_programs(program, arguments, parallel_for, [] { return Plainly(); });
+void run(const Program& program, const ir::Arguments& arguments) {
+    run_programs(program, arguments, [] { return Plainly(); });
 }
 
 void run(const Program& program, const ir::Arguments& arguments, Profile& profile) {
-    run_programs(program, arguments, {}, [&] { return Timed(profile); });
+    run_programs(program, arguments, [&] { return Timed(profile); });
 }
 
 }  // namespace tilewright::cpu

@@ -18,20 +18,15 @@ class Profile;
 /// Compiles a verified kernel. UserError names an op that cannot run on the CPU.
 std::shared_ptr<const Program> compile(const ir::Function& kernel);
 
-/// Runs body(i) for i in [0, n), each exactly once, on any threads, and returns when all are done.
-/// A framework may pass its own pool.
-using ParallelFor =
-    std::function<void(std::int64_t n, const std::function<void(std::int64_t)>& body)>;
-
-/// Runs every program of the grid. Without `parallel_for` programs run on oneTBB with
-/// set_num_threads() threads. The results do not depend on the number of threads.
-void run(const Program& program, const ir::Arguments& arguments,
-         const ParallelFor& parallel_for = {});
+/// Runs every program of the grid on oneTBB with set_num_threads() threads. The results do not
+/// depend on the number of threads.
+void run(const Program& program, const ir::Arguments& arguments);
 
 /// The same, adding the times of each instruction to the profile.
 void run(const Program& program, const ir::Arguments& arguments, Profile& profile);
 
-/// The ParallelFor of `run` when none is given: oneTBB with set_num_threads() threads.
+/// Runs body(i) for i in [0, n), each exactly once, on set_num_threads() threads of oneTBB, and
+/// returns when all are done.
 void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body);
 
 /// The order in which `run` starts programs with these costs. Neighbours read the same arrays, so

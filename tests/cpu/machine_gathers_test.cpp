@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "cpu/divided_atomics.h"
@@ -323,6 +324,70 @@ TEST(MachineDividedAtomics, ArePartsOfDistinctElements) {
     EXPECT_EQ(shared(5000, 1, 1, kMany), std::pair(4, 10));
     EXPECT_EQ(shared(5000, 1, 0, kMany).first, 1);
     EXPECT_EQ(shared(2047, 1, 1, kMany).first, 1);  // too close to each other
+}
+
+/// Whether the first of two programs adds to scattered elements, with `index(i)` as its indices.
+template <typename Index>
+bool adds_to_scattered_elements(std::int64_t length, std::int64_t columns, const Index& index) {
+    constexpr std::int64_t kCount = 300;
+    Kernel k("sums", {2});
+    const auto rows = [columns](std::int64_t n) {
+        return columns > 1 ? std::vector{n, columns} : std::vector{n};
+    };
+    Array<float> sums(std::vector<float>(length * columns), rows(length));
+    Array<float> x(std::vector<float>(2 * kCount * columns), rows(2 * kCount));
+    Array<std::int32_t> ids(std::vector<std::int32_t>(2 * kCount));
+    for (std::size_t i = 0; i < kCount; ++i)
+        ids.data[i] = static_cast<std::int32_t>(index(static_cast<std::int64_t>(i)));
+    const Value to = k.ref("sums", DType::f32, sums.extents),
+                values = k.ref("x", DType::f32, x.extents),
+                at = k.ref("ids", DType::i32, ids.extents);
+    const auto lines =
+        IndexOperand::slice(k.b.binary(Op::mul, k.b.program_id(0), k.index(kCount)), kCount, 1);
+    std::vector<IndexOperand> from{lines}, at_ids{IndexOperand::tile(k.load(at, {lines}))};
+    if (columns > 1) {
+        from.push_back(k.slice(0, columns));
+        at_ids.push_back(k.slice(0, columns));
+    }
+    k.b.atomic(Op::atomic_add, to, at_ids, k.load(values, from));
+    const auto program = compile(k.done());
+    EXPECT_TRUE(program->divided);
+
+    std::vector<std::uint64_t> slots = program->initial_slots;
+    std::vector<View> views(program->num_views);
+    std::vector<ir::RefArgument> refs{sums.argument(), x.argument(), ids.argument()};
+    constexpr std::size_t kAlignment = 64;
+    std::vector<std::byte> memory(static_cast<std::size_t>(program->arena_bytes) + kAlignment);
+    void* arena = memory.data();
+    std::size_t space = memory.size();
+    Frame frame;
+    frame.program = program.get();
+    frame.arena = static_cast<std::byte*>(
+        std::align(kAlignment, static_cast<std::size_t>(program->arena_bytes), arena, space));
+    const std::vector<std::int64_t> grid{2};
+    frame.grid = grid.data();
+    frame.slots = slots.data();
+    frame.views = views.data();
+    frame.refs = refs.data();
+    return is_scattered(frame);
+}
+
+TEST(MachineDividedAtomics, OfScatteredElementsAreForOneThread) {
+    constexpr std::int64_t kSmall = 5000, kLarge = 300'000;  // 5 and 293 pieces of 4 KiB
+    const auto sorted = [](std::int64_t i) { return i / 3; };
+    const auto scattered = [](std::int64_t i) { return i * 1777 % kSmall; };
+    const auto outside = [](std::int64_t i) { return i % 2 == 0 ? -1 - i : 3; };
+    EXPECT_FALSE(adds_to_scattered_elements(kSmall, 1, sorted));
+    EXPECT_TRUE(adds_to_scattered_elements(kSmall, 1, scattered));
+    EXPECT_FALSE(adds_to_scattered_elements(kSmall, 1, outside));
+    // Memory is what large arrays wait for, and rows take longer than finding them.
+    EXPECT_FALSE(adds_to_scattered_elements(kLarge, 1, scattered));
+    EXPECT_FALSE(adds_to_scattered_elements(kSmall, 40, scattered));
+    // Now and then another piece.
+    EXPECT_FALSE(adds_to_scattered_elements(
+        kSmall, 1, [&](std::int64_t i) { return i % 10 == 0 ? scattered(i) : 7; }));
+    EXPECT_TRUE(adds_to_scattered_elements(
+        kSmall, 1, [&](std::int64_t i) { return i % 3 == 0 ? scattered(i) : 7; }));
 }
 
 TEST(MachineGathers, NeighboursScanDownTheirRowsTogether) {

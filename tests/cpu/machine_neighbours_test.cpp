@@ -84,6 +84,23 @@ class Elementwise {
     Value x_, y_, bias_, down_, across_;
 };
 
+/// Each program adds 1 to an element of its own.
+TEST(MachineNeighbours, EveryProgramRunsOnce) {
+    std::vector<std::vector<std::int64_t>> grids{{1000}, {7, 11}, {40, 64}, {2, 3, 5}, {200, 1}};
+    for (std::int64_t n = 1; n < 40; ++n) grids.push_back({n});
+    for (const auto& grid : grids) {
+        Agreement test(grid);
+        Kernel& k = test.k;
+        std::vector<IndexOperand> own;
+        for (std::size_t axis = 0; axis < grid.size(); ++axis)
+            own.push_back(IndexOperand::scalar(k.b.program_id(static_cast<int>(axis))));
+        const Value counts = test.array(DType::i32, grid);
+        k.store(counts, own,
+                k.b.binary(Op::add, k.load(counts, own), k.b.constant_int({DType::i32, {}}, 1)));
+        test.check();
+    }
+}
+
 TEST(MachineNeighbours, BlocksOfManyShapes) {
     for (const Blocks& blocks : {Blocks{17, 64},
                                  {17, 24},

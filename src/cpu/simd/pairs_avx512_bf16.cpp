@@ -64,7 +64,9 @@ inline void exp2(__m512 (&x)[kCount]) {
     }
 }
 
-// A lane operand at 16 lanes: one vector for all rows, or one element per row.
+// A lane operand at 16 lanes: one vector for all rows, or one element per row. Masks of whole
+// vectors are constants, since masked stores are slow.
+template <bool kWhole>
 struct LaneOperand {
     const float* at;
     std::int64_t row_stride, lane_stride;
@@ -79,38 +81,56 @@ struct LaneOperand {
           first(read(0)) {}
     __m512 read(std::int64_t row) const {
         const float* const p = at + row * row_stride;
-        return lane_stride == 0 ? _mm512_set1_ps(*p) : _mm512_maskz_loadu_ps(mask, p);
+        const __mmask16 kept = kWhole ? static_cast<__mmask16>(0xffff) : mask;
+        return lane_stride == 0 ? _mm512_set1_ps(*p) : _mm512_maskz_loadu_ps(kept, p);
     }
-    __m512 row(std::int64_t r) const { return row_stride == 0 ? first : read(r); }
+    // With kSame all rows have one vector.
+    template <bool kSame>
+    __m512 row(std::int64_t r) const {
+        return kSame || row_stride == 0 ? first : read(r);
+    }
 };
 
-// Rows [first, last) of 16 lanes.
+// Rows of 16 lanes.
+template <bool kWhole>
 struct Exp2Column {
     const float* x;
     std::int64_t x_stride;
-    LaneOperand shift, scale;
+    LaneOperand<kWhole> shift, scale;
     std::uint32_t* out;
     std::int64_t out_stride;
-    __mmask16 mask;
-    __m512 sum;
+    __mmask16 lanes;
 
-    template <int kCount>
-    void rows(std::int64_t r) {
+    // The sum of the rows' results.
+    template <int kCount, bool kSame>
+    __m512 rows(std::int64_t r) const {
+        const __mmask16 mask = kWhole ? static_cast<__mmask16>(0xffff) : lanes;
         __m512 p[kCount];
 #pragma GCC unroll 8
         for (int i = 0; i < kCount; ++i) {
             const __m512 score = _mm512_maskz_loadu_ps(mask, x + (r + i) * x_stride);
-            p[i] = _mm512_fmsub_ps(score, scale.row(r + i), shift.row(r + i));
+            p[i] = _mm512_fmsub_ps(score, scale.template row<kSame>(r + i),
+                                   shift.template row<kSame>(r + i));
         }
         exp2(p);
         __m512 total = p[0];
 #pragma GCC unroll 8
         for (int i = 1; i < kCount; ++i) total = _mm512_add_ps(total, p[i]);
-        sum = _mm512_add_ps(sum, total);
 #pragma GCC unroll 8
         for (int i = 0; i < kCount; i += 2) {
             _mm512_mask_storeu_epi32(out + (r + i) / 2 * out_stride, mask, pairs(p[i], p[i + 1]));
         }
+        return total;
+    }
+
+    template <bool kSame>
+    __m512 rows(std::int64_t first, std::int64_t last) const {
+        constexpr std::int64_t kRows = 4;
+        __m512 sum = _mm512_setzero_ps();
+        std::int64_t r = first;
+        for (; r + kRows <= last; r += kRows) sum = _mm512_add_ps(sum, rows<kRows, kSame>(r));
+        for (; r < last; r += 2) sum = _mm512_add_ps(sum, rows<2, kSame>(r));
+        return sum;
     }
 };
 
@@ -194,33 +214,38 @@ void gradient_rows(const FusedCall& call, std::int64_t row) {
     }
 }
 
+// Rows [first, last) of the 16 lanes from `lane` on.
+template <bool kWhole>
+void exp2_column(const Strip& s, std::int64_t first, std::int64_t last, std::int64_t lane) {
+    const auto constant = static_cast<float>(s.immediate[0]);
+    const StripOperand scale = s.in[2].data != nullptr ? s.in[2] : StripOperand{&constant, 0, 0};
+    const __mmask16 mask = lanes_left(s.lanes - lane);
+    const Exp2Column<kWhole> column{static_cast<const float*>(s.in[0].data) + lane,
+                                    s.in[0].row_stride,
+                                    LaneOperand<kWhole>(s.in[1], lane, mask),
+                                    LaneOperand<kWhole>(scale, lane, mask),
+                                    static_cast<std::uint32_t*>(s.out) + lane,
+                                    s.out_row_stride,
+                                    mask};
+    const bool same = column.shift.row_stride == 0 && column.scale.row_stride == 0;
+    const __m512 sum =
+        same ? column.template rows<true>(first, last) : column.template rows<false>(first, last);
+    auto* const sums = static_cast<float*>(s.accumulator);
+    if (sums == nullptr) return;
+    const __m512 before = _mm512_maskz_loadu_ps(mask, sums + lane);
+    _mm512_mask_storeu_ps(sums + lane, mask, _mm512_add_ps(before, sum));
+}
+
 }  // namespace
 
 void avx512_exp2_sum_pairs(const Strip& s) {
-    constexpr std::int64_t kRows = 4, kColumnRows = 32;  // the rows of a column stay in L1
-    const auto constant = static_cast<float>(s.immediate[0]);
-    const StripOperand scale = s.in[2].data != nullptr ? s.in[2] : StripOperand{&constant, 0, 0};
-    auto* const sums = static_cast<float*>(s.accumulator);
+    constexpr std::int64_t kColumnRows = 32;  // the rows of a column stay in L1
     const FlushSubnormals flush;
     for (std::int64_t first = 0; first < s.rows; first += kColumnRows) {
         const std::int64_t last = first + kColumnRows < s.rows ? first + kColumnRows : s.rows;
-        for (std::int64_t l = 0; l < s.lanes; l += kLanes) {
-            const __mmask16 mask = lanes_left(s.lanes - l);
-            Exp2Column column{static_cast<const float*>(s.in[0].data) + l,
-                              s.in[0].row_stride,
-                              LaneOperand(s.in[1], l, mask),
-                              LaneOperand(scale, l, mask),
-                              static_cast<std::uint32_t*>(s.out) + l,
-                              s.out_row_stride,
-                              mask,
-                              _mm512_setzero_ps()};
-            std::int64_t r = first;
-            for (; r + kRows <= last; r += kRows) column.rows<kRows>(r);
-            for (; r < last; r += 2) column.rows<2>(r);
-            if (sums == nullptr) continue;
-            const __m512 before = _mm512_maskz_loadu_ps(mask, sums + l);
-            _mm512_mask_storeu_ps(sums + l, mask, _mm512_add_ps(before, column.sum));
-        }
+        std::int64_t l = 0;
+        for (; l + kLanes <= s.lanes; l += kLanes) exp2_column<true>(s, first, last, l);
+        if (l < s.lanes) exp2_column<false>(s, first, last, l);
     }
 }
 
