@@ -350,28 +350,30 @@ class BesideOthers {
 };
 
 /// Hands out [0, count) to threads that ask, as ranges: neighbours read and write next to each
-/// other, and asking costs as much as a small program. Ranges become shorter towards the end, so
-/// that no thread has much to do when the others are done.
+/// other, and asking costs as much as a small program. Ranges become shorter towards the end, where
+/// a few are handed out one by one, so that no thread has much to do when the others are done.
 class Ranges {
   public:
     Ranges(std::int64_t count, std::int64_t longest, int threads)
         : count_(count),
           longest_(std::max<std::int64_t>(longest, 1)),
-          share_(kRangesOfThread * threads) {}
+          share_(kRangesOfThread * threads),
+          single_(kSingleOfThread * threads) {}
 
     /// The next range; empty when none is left.
     std::pair<std::int64_t, std::int64_t> next() {
         std::int64_t first = next_.load(), end = 0;
         do {
             if (first >= count_) return {count_, count_};
-            end = first + std::clamp<std::int64_t>((count_ - first) / share_, 1, longest_);
+            const std::int64_t left = count_ - single_ - first;
+            end = first + std::clamp<std::int64_t>(left / share_, 1, longest_);
         } while (!next_.compare_exchange_weak(first, end));
         return {first, end};
     }
 
   private:
-    static constexpr std::int64_t kRangesOfThread = 4;
-    const std::int64_t count_, longest_, share_;
+    static constexpr std::int64_t kRangesOfThread = 4, kSingleOfThread = 16;
+    const std::int64_t count_, longest_, share_, single_;
     std::atomic<std::int64_t> next_{0};
 };
 
