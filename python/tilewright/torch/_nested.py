@@ -1,4 +1,4 @@
-"""Attention of nested tensors in the jagged layout: packed sequences."""
+"""Attention and norms of nested tensors in the jagged layout: packed sequences."""
 
 import torch
 from torch.nn.attention.flex_attention import AuxOutput
@@ -54,21 +54,49 @@ def flex_attention(attention, query, key, value, options):
         },
     )
     if isinstance(result, torch.Tensor):
-        return _nested(result, query)
+        return _nested(result.squeeze(0), query)
     out, rest = result
     if isinstance(rest, AuxOutput):
-        return _nested(out, query), AuxOutput(
-            *(x if x is None else _nested(x, query) for x in rest)
+        return _nested(out.squeeze(0), query), AuxOutput(
+            *(x if x is None else _nested(x.squeeze(0), query) for x in rest)
         )
-    return _nested(out, query), _nested(rest, query)
+    return _nested(out.squeeze(0), query), _nested(rest.squeeze(0), query)
+
+
+def norm(function, op, x, weight, bias, residual):
+    """Runs `function`, a norm of (x, weight, bias, residual), on rows of nested tensors."""
+    for name, given in (("x", x), ("residual", residual)):
+        if given is not None and not (
+            given.is_nested and given.layout == torch.jagged and given.lengths() is None
+        ):
+            raise _errors.BadInput(
+                f"[{op}] expected a nested {name} of layout torch.jagged without holes but got "
+                f"{name} {_shown(given)}"
+            )
+    if residual is not None and residual.shape != x.shape:
+        raise _errors.BadInput(
+            f"[{op}] expected residual with the ragged size of x, which tensors made from the same "
+            f"offsets have, but got {tuple(residual.shape)} and x {tuple(x.shape)}"
+        )
+    count = 1 if weight is None else weight.dim()
+    if count > x.dim() - 1 - x._ragged_idx:
+        raise _errors.BadInput(
+            f"[{op}] expected to normalise over dimensions after the ragged one, {x._ragged_idx}, "
+            f"but got the last {count} of {x.dim()}"
+        )
+    rest = None if residual is None else residual.values()
+    results = function(x.values(), weight, bias, rest)
+    if isinstance(results, torch.Tensor):
+        return _nested(results, x)
+    return tuple(_nested(result, x) for result in results)
 
 
 def _nested(packed, like):
-    """Rows (1, H, total, ...) as a nested tensor with the ragged size of `like`."""
+    """Rows (..., total, ...) as a nested tensor with the ragged dimension of `like`."""
     return torch.nested.nested_tensor_from_jagged(
-        packed.squeeze(0),
+        packed,
         offsets=like.offsets(),
-        jagged_dim=2,
+        jagged_dim=like._ragged_idx,
         min_seqlen=like._maybe_min_seqlen,
         max_seqlen=like._maybe_max_seqlen,
     )

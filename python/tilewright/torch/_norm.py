@@ -283,6 +283,13 @@ def _norm(op, layer, x, weight, bias, eps, residual, return_stats):
             )
     if bias is not None and weight is None:
         raise _errors.BadInput(f"[{op}] expected a weight with the bias but got none")
+    if x.is_nested or (residual is not None and residual.is_nested):
+        from . import _nested
+
+        return _nested.norm(
+            lambda x, w, b, rest: _norm(op, layer, x, w, b, eps, rest, return_stats),
+            *(op, x, weight, bias, residual),
+        )
     if torch.compiler.is_dynamo_compiling():
         from . import _marker
 

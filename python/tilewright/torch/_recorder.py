@@ -313,6 +313,9 @@ class Recorder:
             raise IndexError(
                 f"expected at most {tensor.dim()} indices of a captured tensor but got {given}"
             )
+        for i in index:
+            if isinstance(i, torch.Tensor) and (i.dtype.is_floating_point or i.dtype.is_complex):
+                raise IndexError(f"expected integers as indices but got {i.dtype}: use .long()")
         if Ellipsis in [i if i is Ellipsis else None for i in index]:
             at = next(k for k, i in enumerate(index) if i is Ellipsis)
             whole = (slice(None),) * (tensor.dim() - given)

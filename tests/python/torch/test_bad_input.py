@@ -422,6 +422,16 @@ def test_arrays_in_place_of_options(name, array):
         call(return_lse="yes")
 
 
+@pytest.mark.parametrize("convert", [torch.Tensor.float, lambda q: q / 2])
+def test_indices_are_integers(convert):
+    """As in torch, which does not round them either."""
+    table = torch.zeros(8)
+    with pytest.raises(
+        IndexError, match=r"score_mod: expected integers as indices but got torch.f"
+    ):
+        call(score_mod=lambda s, b, h, q, kv: s + table[convert(q)])
+
+
 @pytest.mark.parametrize("grad", [False, True])
 def test_captures_without_memory(grad):
     query = torch.ones(2, 2, 8, 4, requires_grad=grad)

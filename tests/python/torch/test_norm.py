@@ -119,3 +119,47 @@ def test_second_derivatives_and_forward_mode_are_refused():
 def test_bad_input(arguments, error, text):
     with pytest.raises(error, match=text):
         twt.layer_norm(**arguments)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_nested_tensors(compiled):
+    """Of the jagged layout: rows are normalised as in the sequences alone."""
+    lengths = (5, 0, 9, 1)
+    rows = torch.randn(sum(lengths), 4, 8, dtype=torch.float64)
+    offsets = torch.tensor([0, 5, 5, 14, 15])
+    weight, bias = torch.randn(2, 8, dtype=torch.float64)
+
+    def nested(values):
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+    def norm(x, w, b, residual):
+        return twt.layer_norm(x, w, b, residual=residual, return_stats=True)
+
+    have_in, want_in = ([t.clone().requires_grad_() for t in (rows, weight, bias)] for _ in "ab")
+    x = nested(have_in[0])
+    call = torch.compile(norm, backend="eager", fullgraph=True) if compiled else norm
+    have = call(x, *have_in[1:], x)
+    want = norm(*want_in, want_in[0])
+    for a, b in zip(have, want, strict=True):
+        assert a.is_nested and a.shape[:2] == x.shape[:2]
+        dense.close(a.values(), b)
+    for a, b in zip(
+        dense.gradients([t.values() for t in have[:2]], have_in),
+        dense.gradients(want[:2], want_in), strict=True,
+    ):  # fmt: skip
+        dense.close(a, b)
+    moved = twt.rms_norm(x.transpose(1, 2), weight)
+    dense.close(moved.transpose(1, 2).values(), twt.rms_norm(rows, weight))
+    with pytest.raises(
+        ValueError, match=r"\[rms_norm\] expected to normalise over dimensions after"
+    ):
+        twt.rms_norm(x.transpose(1, 2).transpose(2, 3), weight)
+    with pytest.raises(
+        ValueError, match=r"\[rms_norm\] expected a nested residual .* dense tensor"
+    ):
+        twt.rms_norm(x, weight, residual=rows)
+    strided = torch.nested.nested_tensor([torch.ones(2, 8)], layout=torch.strided)
+    with pytest.raises(
+        ValueError, match=r"\[rms_norm\] expected a nested x of layout torch.jagged"
+    ):
+        twt.rms_norm(strided, torch.ones(8))
