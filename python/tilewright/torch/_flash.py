@@ -48,11 +48,11 @@ def scaled_dot_product_attention(
     """`torch.nn.functional.scaled_dot_product_attention`, fused.
 
     query (N, ..., Hq, L, E), key (N, ..., H, S, E), value (N, ..., H, S, Ev), whose leading
-    dimensions broadcast; or nested tensors of the jagged layout, also with is_causal. attn_mask: bools (True attends) or floats to add,
-    broadcast to (N, ..., Hq, L, S), with a gradient if it requires one; or a
-    `torch.nn.attention.bias.CausalBias`. is_causal counts from the top left. Dropout draws its seed
-    from torch's CPU generator. A row with nothing to attend to gives 0. Nested tensors of the strided
-    layout, which torch deprecates, go to torch's own function.
+    dimensions broadcast; or nested tensors of the jagged layout, also with is_causal. attn_mask:
+    bools (True attends) or floats to add, broadcast to (N, ..., Hq, L, S), with a gradient if it
+    requires one; or a `torch.nn.attention.bias.CausalBias`. is_causal counts from the top left.
+    Dropout draws its seed from torch's CPU generator. A row with nothing to attend to gives 0.
+    Nested tensors of the strided layout, which torch deprecates, go to torch's own function.
     """
     op = "scaled_dot_product_attention"
     for name, x in (("query", query), ("key", key), ("value", value)):
