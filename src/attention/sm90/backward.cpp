@@ -240,7 +240,7 @@ BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& co
                               const FirstCall& call) {
     const auto generate = [&] { return generate_backward(desc, config); };
     const auto load_units = [&](const std::vector<cuda::CompileRequest>& units) {
-        for (std::size_t i = 1; i < units.size(); ++i) cuda::compile_in_background(units[i]);
+        compile_ahead(units);  // the main kernel first, which takes longest
         if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
         if (config.wide) cuda::compile_in_background(generate_wide_rows());
         const auto load = [&](std::size_t unit, const char* entry, int shared_bytes = 0) {

@@ -24,7 +24,8 @@ std::vector<cuda::CompileRequest> compact(std::vector<cuda::CompileRequest> unit
 /// Starts to compile the compact units of a variant if a later first call may run them.
 bool compile_compact(const FirstCall& call, const std::vector<cuda::CompileRequest>& units);
 
-/// Starts to compile units that no call waits for yet.
+/// Starts to compile units in the background, in this order: the front end of NVRTC 13 works on one
+/// text of a process at a time, so the unit that a call waits for longest comes first.
 void compile_ahead(const std::vector<cuda::CompileRequest>& units);
 
 /// May this call run compact kernels in place of those of `units`? Only the first that asks, for

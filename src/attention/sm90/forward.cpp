@@ -397,10 +397,11 @@ ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config
                     config.stream_k > 0, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
     const auto generate = [&] { return std::vector{generate_forward(desc, config)}; };
     const auto load = [&](const std::vector<cuda::CompileRequest>& units) {
+        const cuda::CompileRequest& request = units.front();
+        compile_ahead(units);  // first: what the call waits for longest
         before();
         if (builds_lists(desc)) cuda::compile_in_background(generate_lists());
         if (config.wide) cuda::compile_in_background(generate_wide_rows());
-        const cuda::CompileRequest& request = units.front();
         ForwardKernels kernels;
         kernels.main = cuda::load_kernel(request, "attention_forward",
                                          forward_shared_bytes(desc, config), device);

@@ -84,18 +84,18 @@ std::string element_text(Op op, bool approx, DType in, DType out, std::span<cons
             if (floats) return infix("/");
             break;
         case Op::min:
-            if (in == DType::boolean) return infix("&&");
+            if (in == DType::boolean) return infix("&");
             break;
         case Op::max:
-            if (in == DType::boolean) return infix("||");
+            if (in == DType::boolean) return infix("|");
             break;
         case Op::bitwise_and:
             return in == DType::boolean
-                       ? infix("&&")
+                       ? infix("&")
                        : fmt::format("static_cast<{}>({})", register_type(in), infix("&"));
         case Op::bitwise_or:
             return in == DType::boolean
-                       ? infix("||")
+                       ? infix("|")
                        : fmt::format("static_cast<{}>({})", register_type(in), infix("|"));
         case Op::bitwise_xor:
             return in == DType::boolean

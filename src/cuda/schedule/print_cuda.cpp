@@ -245,8 +245,7 @@ void CudaPrinter::instruction(const Instruction& made) {
             line("ptx::wgmma_fence();");
             return;
         case Op::wgmma_commit:
-            line("ptx::wgmma_commit();");
-            return ties(made.operands);
+            return line("ptx::wgmma_commit();");
         case Op::wgmma_wait:
             for (std::size_t i = 0; i < made.operands.size(); ++i) {
                 alias(made.results[i], made.operands[i]);

@@ -106,7 +106,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                     ptx::wgmma_descriptor_swizzle128(base + k_query_tile0 + v207.at * 32768 + group * 8192, 16, 1024),
                     ptx::wgmma_descriptor_swizzle128(base + k_key_tile1 + v209.at * 32768, 16, 1024), 0);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v330);
                 ptx::wgmma_wait<0>();
                 ptx::wgmma_tie(v330);
                 if (lane == 0) ptx::mbarrier_arrive(base + 196640 + 8 * v209.at);
@@ -133,17 +132,17 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                 const bool s380 = s377 >= (-2147483648ll);
                 const bool s382 = s378 <= 2147483647ll;
                 const bool s383 = s368 <= s377;
-                const bool s384 = s363 && s383;
-                const bool s385 = s384 && s359;
-                const bool s386 = s385 && s361;
-                const bool s387 = s386 && s370;
-                const bool s388 = s387 && s372;
-                const bool s389 = s388 && s380;
-                const bool s390 = s389 && s382;
+                const bool s384 = s363 & s383;
+                const bool s385 = s384 & s359;
+                const bool s386 = s385 & s361;
+                const bool s387 = s386 & s370;
+                const bool s388 = s387 & s372;
+                const bool s389 = s388 & s380;
+                const bool s390 = s389 & s382;
                 f32 v391[64];
                 TW_UNROLL for (int i = 0; i < 64; ++i) v391[i] = v336[i];
                 if (!s390) {
-                    TW_UNROLL for (int i = 0; i < 64; ++i) v391[i] = (((ops::add(s334, static_cast<i32>(at0_ + (((i % 2 + i / 4 * 2)) % 2 + ((i % 2 + i / 4 * 2)) / 2 * 8)))) < 4096) && ((ops::add(s334, static_cast<i32>(at0_ + (((i % 2 + i / 4 * 2)) % 2 + ((i % 2 + i / 4 * 2)) / 2 * 8)))) <= (ops::add(s219, static_cast<i32>(at1_ + (((i / 2 % 2)) * 8)))))) ? v336[i] : __int_as_float(0xff800000);
+                    TW_UNROLL for (int i = 0; i < 64; ++i) v391[i] = (((ops::add(s334, static_cast<i32>(at0_ + (((i % 2 + i / 4 * 2)) % 2 + ((i % 2 + i / 4 * 2)) / 2 * 8)))) < 4096) & ((ops::add(s334, static_cast<i32>(at0_ + (((i % 2 + i / 4 * 2)) % 2 + ((i % 2 + i / 4 * 2)) / 2 * 8)))) <= (ops::add(s219, static_cast<i32>(at1_ + (((i / 2 % 2)) * 8)))))) ? v336[i] : __int_as_float(0xff800000);
                 }
                 f32 v392[2];
                 TW_UNROLL for (int i = 0; i < 2; ++i) v392[i] = __int_as_float(0xff800000);
@@ -187,7 +186,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                         ptx::wgmma_descriptor_swizzle128(base + k_query_tile0 + v207.at * 32768 + group * 8192, 16, 1024),
                         ptx::wgmma_descriptor_swizzle128(base + k_key_tile1 + v209.at * 32768, 16, 1024), 0);
                     ptx::wgmma_commit();
-                    ptx::wgmma_tie(v415);
                     ptx::mbarrier_wait(base + 196656 + 8 * v211.at, v211.parity);
                     ptx::wgmma_tie(v410);
                     ptx::wgmma_tie(v413);
@@ -195,8 +193,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                     ptx::wgmma<1, ptx::AlongColumns>(Bf16{}, ptx::Steps<8>{}, v410, v413,
                         ptx::wgmma_descriptor_swizzle128(base + k_value_tile2 + v211.at * 32768, 16384, 1024), 1);
                     ptx::wgmma_commit();
-                    ptx::wgmma_tie(v410);
-                    ptx::wgmma_tie(v413);
                     ptx::wgmma_wait<1>();
                     ptx::wgmma_tie(v415);
                     if (lane == 0) ptx::mbarrier_arrive(base + 196640 + 8 * v209.at);
@@ -223,17 +219,17 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                     const bool s466 = s463 >= (-2147483648ll);
                     const bool s468 = s464 <= 2147483647ll;
                     const bool s469 = s454 <= s463;
-                    const bool s470 = s449 && s469;
-                    const bool s471 = s470 && s445;
-                    const bool s472 = s471 && s447;
-                    const bool s473 = s472 && s456;
-                    const bool s474 = s473 && s458;
-                    const bool s475 = s474 && s466;
-                    const bool s476 = s475 && s468;
+                    const bool s470 = s449 & s469;
+                    const bool s471 = s470 & s445;
+                    const bool s472 = s471 & s447;
+                    const bool s473 = s472 & s456;
+                    const bool s474 = s473 & s458;
+                    const bool s475 = s474 & s466;
+                    const bool s476 = s475 & s468;
                     f32 v477[64];
                     TW_UNROLL for (int i = 0; i < 64; ++i) v477[i] = v422[i];
                     if (!s476) {
-                        TW_UNROLL for (int i = 0; i < 64; ++i) v477[i] = (((ops::add(s420, static_cast<i32>(at0_ + (((i % 2 + i / 4 * 2)) % 2 + ((i % 2 + i / 4 * 2)) / 2 * 8)))) < 4096) && ((ops::add(s420, static_cast<i32>(at0_ + (((i % 2 + i / 4 * 2)) % 2 + ((i % 2 + i / 4 * 2)) / 2 * 8)))) <= (ops::add(s219, static_cast<i32>(at1_ + (((i / 2 % 2)) * 8)))))) ? v422[i] : __int_as_float(0xff800000);
+                        TW_UNROLL for (int i = 0; i < 64; ++i) v477[i] = (((ops::add(s420, static_cast<i32>(at0_ + (((i % 2 + i / 4 * 2)) % 2 + ((i % 2 + i / 4 * 2)) / 2 * 8)))) < 4096) & ((ops::add(s420, static_cast<i32>(at0_ + (((i % 2 + i / 4 * 2)) % 2 + ((i % 2 + i / 4 * 2)) / 2 * 8)))) <= (ops::add(s219, static_cast<i32>(at1_ + (((i / 2 % 2)) * 8)))))) ? v422[i] : __int_as_float(0xff800000);
                     }
                     f32 v478[2];
                     TW_UNROLL for (int i = 0; i < 2; ++i) v478[i] = __int_as_float(0xff800000);
@@ -276,8 +272,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                 ptx::wgmma<1, ptx::AlongColumns>(Bf16{}, ptx::Steps<8>{}, v410, v413,
                     ptx::wgmma_descriptor_swizzle128(base + k_value_tile2 + v211.at * 32768, 16384, 1024), 1);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v410);
-                ptx::wgmma_tie(v413);
                 ptx::wgmma_wait<0>();
                 ptx::wgmma_tie(v410);
                 if (lane == 0) ptx::mbarrier_arrive(base + 196672 + 8 * v211.at);

@@ -83,7 +83,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid
                     ptx::wgmma_descriptor_swizzle128(base + k_x_tile0 + v46.at * 16384 + group * 8192, 16, 1024),
                     ptx::wgmma_descriptor_swizzle128(base + k_y_tile1 + v46.at * 32768, 8192, 1024), s60);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v44);
                 ptx::wgmma_wait<1>();
                 const bool s69 = s57 > 0ll;
                 if (s69 && lane < 3)

@@ -117,7 +117,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_gradients(const __gr
                     ptx::wgmma_descriptor_swizzle128(base + k_key_tile0 + v74.at * 32768 + group * 8192, 16, 1024),
                     ptx::wgmma_descriptor_swizzle128(base + k_query_tile1 + v76.at * 16384, 16, 1024), 0);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v95);
                 f32 v97[32];
                 ptx::mbarrier_wait(base + 229456 + 8 * v80.at, v80.parity);
                 ptx::wgmma_fence();
@@ -125,7 +124,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_gradients(const __gr
                     ptx::wgmma_descriptor_swizzle128(base + k_value_tile2 + v78.at * 32768 + group * 8192, 16, 1024),
                     ptx::wgmma_descriptor_swizzle128(base + k_dout_tile3 + v80.at * 16384, 16, 1024), 0);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v97);
                 ptx::named_barrier_arrive(4 + (group ^ 1), 256);
                 ptx::wgmma_wait<1>();
                 ptx::wgmma_tie(v95);
@@ -141,8 +139,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_gradients(const __gr
                 ptx::wgmma<1, ptx::AlongColumns>(Bf16{}, ptx::Steps<4>{}, v91, v103,
                     ptx::wgmma_descriptor_swizzle128(base + k_dout_tile3 + v80.at * 16384, 8192, 1024), 1);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v91);
-                ptx::wgmma_tie(v103);
                 ptx::wgmma_wait<1>();
                 ptx::wgmma_tie(v97);
                 f32 v106[32];
@@ -155,8 +151,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_gradients(const __gr
                 ptx::wgmma<1, ptx::AlongColumns>(Bf16{}, ptx::Steps<4>{}, v90, v107,
                     ptx::wgmma_descriptor_swizzle128(base + k_query_tile1 + v76.at * 16384, 8192, 1024), 1);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v90);
-                ptx::wgmma_tie(v107);
                 ptx::wgmma_wait<0>();
                 ptx::wgmma_tie(v91);
                 ptx::wgmma_tie(v103);

@@ -78,7 +78,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid
                     ptx::wgmma_descriptor_swizzle128(base + k_x_tile0 + v42.at * 16384 + group * 8192, 16, 1024),
                     ptx::wgmma_descriptor_swizzle128(base + k_y_tile1 + v42.at * 32768, 8192, 1024), s56);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v40);
                 ptx::wgmma_wait<1>();
                 const bool s65 = s53 > 0ll;
                 if (s65 && lane == 0) ptx::mbarrier_arrive(base + 229408 + 8 * v42.before());
