@@ -67,6 +67,32 @@ TEST(ScheduleRules, OfProductsAreCheckedInProgramsThatBreakThem) {
         breaches, [](Level level) { return program_of(kMatmul, level); }, change);
 }
 
+TEST(ScheduleRules, OfFragmentsAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V2", Level::laid_out, "shape [256, 128] reg [128, 1", "shape [256, 128] reg [1, 128"},
+        {"V3", Level::selected, "groups [1, 2]", "groups [2, 1]"},
+        {"V3", Level::selected, "registers transpose_b swapped", "registers transpose_b"},
+        {"V4", Level::staged, "rows 32 columns 128", "rows 32 columns 64"},
+        {"V4", Level::staged, "registers transpose_b", "registers"},
+        {"V6", Level::specialised, "      await ", "      release "},
+        {"V10", Level::waiting, "pending 0", "pending 1"},
+        {"V16", Level::laid_out, " packed", ""},
+    };
+    const auto change = [](const Breach& breach, std::string& text) {
+        apply(breach, text);
+        if (std::string(breach.rule) != "V10") return;
+        // The slot is released in time, so that what remains is that fragments are read anew.
+        const std::size_t release = text.find("channel @operands", text.find("release %"));
+        text.insert(release + std::string("channel @operands").size(), " back 1");
+    };
+    expect_all_broken(
+        breaches, [](Level level) { return program_of(kTf32, level); }, change);
+    std::string plain = print(program_of(kMatmul, Level::selected));
+    const Breach swapped = {"V3", Level::selected, "conditional", "conditional swapped"};
+    apply(swapped, plain);
+    expect_broken(plain, swapped);
+}
+
 TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
     const Breach breaches[] = {
         {"V4", Level::staged, "@value_tile2 dtype @bf16 rows 128",

@@ -37,6 +37,9 @@ inline Program program_of(const testing_support::Product& options,
 /// Enough programs of 128 x 256 for every multiprocessor.
 inline const testing_support::Product kMatmul{"matmul", 2048, 4096, 4096, 256, 256};
 
+/// A product of tf32 that is computed as its transpose, in tiles of 256 x 128.
+inline const testing_support::Product kTf32{"tf32", 4096, 4096, 4096, 256, 256, "f32", "f32"};
+
 inline std::string refusal(const ir::Function& function, const Target& target) {
     try {
         schedule(function, target);

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <regex>
+#include <set>
 #include <sstream>
 
 #include "cuda/schedule/layout_text.h"
@@ -404,6 +406,27 @@ TEST(Schedule, RegistersOfViewsAreSumsOfBits) {
     EXPECT_EQ(source_register(tile, tile.without(1), 1, "i"), "(i / 2 % 2)");
 }
 
+TEST(Schedule, FragmentsAreReadWithoutBankConflicts) {
+    const Program program = program_of(kTf32, Level::laid_out);
+    std::optional<Layout> layout;
+    each_instruction(program.body, [&](const Instruction& made) {
+        if (made.is(Op::read_fragments)) layout = program.type(made.result()).layout;
+    });
+    ASSERT_TRUE(layout.has_value());
+    for (int warp = 0; warp < 8; ++warp) {
+        for (int first = 0; first < 32; first += 16) {  // threads that read 8 bytes at once
+            std::set<std::int64_t> banks;
+            for (int lane = first; lane < first + 16; ++lane) {
+                const Coordinates at = layout->thread_coordinates(lane, warp);
+                const std::int64_t column = at[0] % 32, row = at[1];
+                EXPECT_EQ(column % 2, 0);
+                banks.insert((column / 4 ^ row % 8) * 4 + column % 4);
+            }
+            EXPECT_EQ(banks.size(), 16u) << warp << " " << first;
+        }
+    }
+}
+
 TEST(Schedule, ThreadsCopyWhatTmaCannotAddress) {
     for (const int bytes : {4, 8}) {
         const std::string text = print(copied_program(bytes));
@@ -432,6 +455,10 @@ TEST(Schedule, RefusesWithReasons) {
     };
     Product f32 = kMatmul;
     f32.in = f32.out = "f32";
+    Product across = f32;
+    across.transpose_a = true;
+    Product bytes = kMatmul;
+    bytes.in = "i8", bytes.out = "i32";
     Product few = kMatmul;
     few.bm = 32;
     Product narrow = kMatmul;
@@ -439,7 +466,8 @@ TEST(Schedule, RefusesWithReasons) {
     Product computed = kMatmul;
     const std::vector<std::pair<ir::Function, std::string>> cases = {
         {changed(f32, " precision tf32", ""), "operands of f32 and not the precision tf32"},
-        {kernel_of(f32), "of a dot of f32 is not the last one of the right operand's array"},
+        {kernel_of(across), "of a dot of f32 is not the last one of either operand's array"},
+        {kernel_of(bytes), "of a dot of i8 is not the last one of the right operand's array"},
         {changed(few, "grid [64, ", "grid [?, "), "a dot has 32 rows"},
         {changed(narrow, "grid [16, 128]", "grid [16, ?]"), "a dot has 32 columns"},
         {changed(computed, "%d = dot %a, %b", "%n = neg %a : bf16[256, 4096]\n%d = dot %n, %b"),
@@ -542,6 +570,12 @@ TEST(Schedule, GoldenTextOfAClusterOfFour) {
     EXPECT_EQ(program.cluster(), 4);
     expect_golden("clusters.schedule", print(program));
     expect_golden("clusters.cu", print_cuda(program).source);
+}
+
+TEST(Schedule, GoldenTextOfAProductThatIsSwapped) {
+    const Program program = program_of(kTf32);
+    expect_golden("tf32.schedule", print(program));
+    expect_golden("tf32.cu", print_cuda(program).source);
 }
 
 TEST(Schedule, GoldenTextOfAttention) {

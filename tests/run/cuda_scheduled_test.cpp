@@ -128,7 +128,16 @@ std::vector<CudaProgram> uneven_products() {
                                       .bn = 64,
                                       .out = "f32",
                                       .transpose_a = true,
-                                      .transpose_b = true})};
+                                      .transpose_b = true}),
+            testing_support::product({.name = "tf32",
+                                      .m = 392,
+                                      .n = 264,
+                                      .k = 136,
+                                      .bm = 64,
+                                      .bn = 64,
+                                      .in = "f32",
+                                      .out = "f32",
+                                      .tolerance = 2e-3})};
 }
 
 TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
@@ -163,6 +172,12 @@ TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
     add(programs[1], 128, 256, Pairs::both);
     add(programs[2], 64, 64, Pairs::both);
     add(programs[2], 128, 128, Pairs::both);
+    add(programs[3], 256, 128, Pairs::none);
+    add(programs[3], 192, 128, Pairs::none);
+    add(programs[3], 256, 64, Pairs::none);
+    add(programs[3], 64, 128, Pairs::rows);
+    add(programs[3], 256, 128, Pairs::columns);
+    add(programs[3], 128, 128, Pairs::both);
     const EmulatedKernels emulated(kernels);
     for (std::size_t i = 0; i < cases.size(); ++i) {
         EXPECT_TRUE(cases[i]->error(emulated, i, static_cast<unsigned>(i)) <=
@@ -411,6 +426,28 @@ TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
     faults.leave_out("no fence", "fence_async_shared", consumer);
     faults.leave_out("no meeting before a copy", "named_barrier_sync", panel);
     faults.leave_out("no wait before a slot of panels is written", "bulk_wait_read", consumer);
+    faults.expect_all_seen();
+}
+
+TEST(CudaScheduled, EveryFaultPlantedInFragmentsIsSeen) {
+    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    Faults faults(testing_support::product({.name = "faults",
+                                            .m = 256,
+                                            .n = 384,
+                                            .k = 192,
+                                            .bm = 256,
+                                            .bn = 128,
+                                            .in = "f32",
+                                            .out = "f32",
+                                            .tolerance = 2e-3}),
+                  cuda::schedule::Choice{.tile = {256, 128}});
+    const std::string& source = faults.source;
+    const std::size_t producer = source.find("registers_decrease"),
+                      consumer = source.find("registers_increase");
+    faults.leave_out("no wait for an empty slot", "mbarrier_wait", producer);
+    faults.leave_out("no wait for a full slot", "mbarrier_wait", consumer);
+    faults.leave_out("no wait for products", "wgmma_wait<0>", consumer);
+    faults.plant("all warpgroups read the same rows", " + group * 8192)", ")", consumer);
     faults.expect_all_seen();
 }
 

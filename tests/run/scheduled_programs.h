@@ -198,6 +198,12 @@ inline std::vector<CudaProgram> scheduled_programs() {
 %p = gt %s, %none : boolTILE
 %g = select %p, %s, %none : f32TILE
 %q = cast %g : f16TILE)";
+    const std::string both = R"(%eb = expand_dims %bias axis 0 : f32LINE
+%bb = broadcast %eb : f32TILE
+%s = add %d, %bb : f32TILE
+%t = add %s, %rest : f32TILE
+%none = constant 0 : f32TILE
+%q = max %t, %none : f32TILE)";
     const std::string scaled = R"(%half = constant 0.5 : f32
 %hs = broadcast %half : f32TILE
 %q = mul %d, %hs : f32TILE)";
@@ -227,6 +233,22 @@ inline std::vector<CudaProgram> scheduled_programs() {
         // tf32 operands have 11 bits; the reference multiplies in f32.
         product(
             {"tf32", 136, 264, 72, 128, 128, "f32", "f32", false, true, "", false, false, 2e-3}),
+        // The right operand, or the left one, is read from shared memory by threads.
+        product({"tf32 NN", 300, 264, 200, 256, 256, "f32", "f32", false, false, "", false, false,
+                 2e-3}),
+        product({"tf32 NN, one warpgroup", 72, 68, 100, 64, 64, "f32", "bf16", false, false, "",
+                 false, false, 8e-3}),
+        product({"tf32 NN, two below each other", 200, 64, 72, 256, 64, "f32", "f32", false, false,
+                 "", false, false, 2e-3}),
+        product({"tf32 NN, bias, residual and relu", 264, 136, 104, 256, 128, "f32", "f32", false,
+                 false, with_shapes(both, 256, 128), true, true, 2e-3}),
+        product(
+            {"tf32 TT", 136, 264, 140, 128, 256, "f32", "f32", true, true, "", false, false, 2e-3}),
+        product({"tf32 TT, two side by side", 64, 264, 72, 64, 256, "f32", "f16", true, true, "",
+                 false, false, 2e-3}),
+        with_dynamic_grid(
+            product({"tf32 NN, bias, residual and relu", 264, 136, 104, 256, 128, "f32", "f32",
+                     false, false, with_shapes(both, 256, 128), true, true, 2e-3})),
         batched_product(),
         grouped_product("experts' rows", 128, 128),
         with_dynamic_grid(grouped_product("experts' rows", 128, 256)),

@@ -28,7 +28,7 @@ std::string ptx_name(DType dtype) {
 std::string function_text(const WgmmaShape& shape) {
     TW_ASSERT(shape.n >= 8 && shape.n <= 256 && shape.n % 8 == 0, "n is {}", shape.n);
     const bool transposes = size_of(shape.dtype) == 2, integers = !is_float(shape.dtype);
-    TW_ASSERT(transposes || !shape.a_in_registers);
+    TW_ASSERT(size_of(shape.dtype) >= 2 || !shape.a_in_registers);
     TW_ASSERT(shape.steps >= 1, "{} steps", shape.steps);
     const bool registers = shape.a_in_registers;
     const int count = shape.n / 2;  // accumulator registers of a thread

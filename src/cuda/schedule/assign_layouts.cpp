@@ -34,16 +34,18 @@ class Assignment {
     void propagate(Instruction& made) {
         if (made.is(Op::zeros) || made.is(Op::fresh)) {
             const Value tile = made.result();
-            give(tile, accumulator_layout(p_.type(tile).type.shape, groups_of(p_, made)));
+            give(tile, sums_layout(p_, p_.type(tile).type.shape, groups_of(p_, made)));
         } else if (made.is(Op::clear) || made.is(Op::wgmma)) {
             same({made.operands[0], made.result()});
             if (made.is(Op::wgmma)) {
                 give(made.result(),
-                     accumulator_layout(p_.type(made.result()).type.shape, groups_of(p_, made)));
+                     sums_layout(p_, p_.type(made.result()).type.shape, groups_of(p_, made)));
             }
             if (made.has("registers")) {
                 const Value packed = *Product(made).registers;
-                give(packed, accumulator_layout(p_.type(packed).type.shape, p_.groups));
+                const ir::Type& type = p_.type(packed).type;
+                give(packed, size_of(type.dtype) == 4 ? fragments_layout(p_, type.shape)
+                                                      : accumulator_layout(type.shape, p_.groups));
             }
         } else if (made.is(Op::share)) {
             const Value tile = made.operands[0];
@@ -125,6 +127,7 @@ class Assignment {
     bool is_operand(Value value) const {
         bool found = false;
         each_instruction(p_.body, [&](const Instruction& made) {
+            found |= made.is(Op::read_fragments) && made.operands[0] == value;
             if (!made.is(Op::wgmma)) return;
             const std::size_t n = made.operands.size();
             found |= (n > 1 && made.operands[n - 2] == value) || made.operands[n - 1] == value;

@@ -95,7 +95,7 @@ std::vector<Choice> choices_of(const ir::Function& kernel, const Target& target)
     std::vector<std::pair<double, Choice>> estimates;
     for (std::int64_t parts = 1; parts <= kMostParts; parts *= 2) {
         const bool can_split = parts == 1 || split_product(kernel, parts).has_value();
-        for (const Tile& shape : product_tiles()) {
+        for (const Tile& shape : product_tiles(kernel)) {
             const Prepared cut = prepare_for_wgmma(parts == 1 ? kernel : whole, shape);
             if (!cut.refusal.empty() || !can_split) continue;
             const ProductWork work = work_of(cut.kernel);

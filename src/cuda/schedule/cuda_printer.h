@@ -100,7 +100,10 @@ class CudaPrinter {
     /// that `group` numbers has `of_group` rows (or columns) of the result.
     Operand operand(const std::string& buffer_name, bool k_major, std::int64_t of_group,
                     const std::string& group, const std::string& count) const;
+    /// The index of this warpgroup among those along an axis; none where there is one.
+    static std::string group_along(const std::vector<int>& groups, int axis);
     void wgmma(const Instruction& made);
+    void read_fragments(const Instruction& made);
     /// For TMA, the last dimension first; `last` is added to it, `by` to the dimension `moved`.
     std::string coordinates(const Instruction& made, const std::string& last,
                             std::size_t moved = SIZE_MAX, const std::string& by = "") const;
@@ -143,9 +146,10 @@ class CudaPrinter {
     void join_lanes(const Instruction& made);
     void soft_cap(const Instruction& made);
     void pack(const Instruction& made);
-    /// Elements between global memory and registers, two at a time where they are neighbours.
+    /// Elements between global memory and registers, two at a time where neighbours are in
+    /// registers that are `pairs` apart.
     void access(const Instruction& made);
-    void elements(const Instruction& made, bool pairs, const std::string& held);
+    void elements(const Instruction& made, int pairs, const std::string& held);
     /// Text: lies all of a load inside its array, and at an even place where `pairs` are loaded?
     std::string holds_all(const Instruction& load, bool pairs) const;
 

@@ -35,7 +35,8 @@ Instruction* shared_load(Program& p, bool rows) {
         ++products;
     });
     if (products != 1) return nullptr;
-    const std::string& shared = product->symbol(rows ? "b" : "a");
+    const auto operands = operand_buffers(p, *product);
+    const std::string& shared = rows ? operands.second : operands.first;
     Instruction* load = nullptr;
     each_instruction(p.body, [&](Instruction& made) {
         if (made.is(Op::tma_load) && made.symbol("to") == shared) load = &made;

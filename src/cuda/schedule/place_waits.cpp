@@ -34,7 +34,7 @@ class Waits {
     std::size_t loop(Block& outer, std::size_t at) {
         Instruction& loop = outer.body[at];
         Block& body = loop.blocks[0];
-        std::vector<Value> before, sums;  // accumulators
+        std::vector<Value> before, sums, fragments;  // accumulators; operands in registers
         Instruction release;
         std::vector<Instruction> iteration;
         for (Instruction& made : body.body) {
@@ -43,7 +43,11 @@ class Waits {
             if (!partial) before.push_back(made.operands[0]);
             sums.push_back(made.result());
             partial_ |= partial;
+            if (const auto read = Product(made).registers) fragments.push_back(*read);
         }
+        before.insert(before.end(), fragments.begin(), fragments.end());
+        std::vector<Value> used = sums;
+        used.insert(used.end(), fragments.begin(), fragments.end());
         bool fenced = false;
         for (Instruction& made : body.body) {
             if (made.is(Op::wgmma) && !fenced) {
@@ -56,12 +60,13 @@ class Waits {
             }
             // After the last product.
             release = made;
-            iteration.push_back(make(Op::wgmma_commit, sums));
-            const bool flies =
-                !partial_ && p_.channel(made.symbol("channel")).slots >= kSlotsInFlight;
+            iteration.push_back(make(Op::wgmma_commit, used));
+            // The next iteration's operands take the registers of this one's.
+            const bool flies = !partial_ && fragments.empty() &&
+                               p_.channel(made.symbol("channel")).slots >= kSlotsInFlight;
             std::vector<Value> waited;
-            for (Value value : sums) waited.push_back(p_.add(ValueType(p_.type(value))));
-            Instruction wait = make(Op::wgmma_wait, sums, waited);
+            for (Value value : used) waited.push_back(p_.add(ValueType(p_.type(value))));
+            Instruction wait = make(Op::wgmma_wait, used, waited);
             iteration.push_back(std::move(wait.with("pending", flies ? 1 : 0)));
             if (flies) {
                 const Value later = p_.add({false, {DType::boolean, {}}, {}}, "later");

@@ -17,6 +17,9 @@ namespace tilewright::cuda::schedule {
 namespace {
 
 constexpr Tile kTiles[] = {{128, 256}, {128, 192}, {128, 128}, {128, 64}, {64, 256}, {64, 128}};
+/// Of products that are computed as their transposes, see `Sums`.
+constexpr Tile kSwappedTiles[] = {{256, 128}, {192, 128}, {128, 128},
+                                  {64, 128},  {256, 64},  {128, 64}};
 
 ir::Shape largest_product(const ir::Function& kernel) {
     ir::Shape largest{1, 1};
@@ -92,8 +95,8 @@ Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
     return {std::move(result), {}, false};
 }
 
-std::span<const Tile> product_tiles() {
-    return kTiles;
+std::span<const Tile> product_tiles(const ir::Function& kernel) {
+    return is_swapped(kernel) ? std::span<const Tile>(kSwappedTiles) : kTiles;
 }
 
 bool has_tiles_to_choose(const ir::Function& kernel) {
@@ -107,14 +110,16 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
     std::vector<std::pair<double, Tile>> costs;
     const DType operands = operand_dtype(kernel);
     const bool two_sums = is_float(operands) && size_of(operands) == 1;  // see select_dots
-    for (const Tile& tile : kTiles) {
+    const bool swapped = is_swapped(kernel);
+    for (const Tile& tile : product_tiles(kernel)) {
         if (two_sums && tile.rows * tile.columns > 128 * 128) continue;
         const Prepared cut = prepare_for_wgmma(kernel, tile);
         if (!cut.refusal.empty()) continue;
         // The tiles may be smaller than what was asked for.
         const ir::Shape product = largest_product(cut.kernel);
         const ProductWork work = work_of(cut.kernel);
-        for (const Pairs pairs : {Pairs::none, Pairs::rows, Pairs::both}) {
+        const Pairs two = swapped ? Pairs::columns : Pairs::rows;
+        for (const Pairs pairs : {Pairs::none, two, Pairs::both}) {
             const bool can_pair = cut.merged && gains_by_pairs(work, tile, pairs);
             if (pairs != Pairs::none && !can_pair) continue;
             const double clocks = clocks_of(work, {product[0], product[1], pairs});

@@ -21,7 +21,7 @@ struct Prepared {
 Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile);
 
 /// Tiles of products that are not chained.
-std::span<const Tile> product_tiles();
+std::span<const Tile> product_tiles(const ir::Function& kernel);
 
 /// Has the kernel products, and are its blocks cut into tiles of a size to choose? Blocks of
 /// chained products are not.

@@ -105,7 +105,10 @@ const Layout& CudaPrinter::layout(Value value) const {
 }
 
 int CudaPrinter::registers(Value value) const {
-    return layout(value).registers() / (p_.type(value).packed ? 2 : 1);
+    constexpr int kRegisterBytes = 4;
+    const ValueType& type = p_.type(value);
+    const int held = type.packed ? kRegisterBytes / size_of(type.type.dtype) : 1;  // by a register
+    return layout(value).registers() / held;
 }
 
 std::string CudaPrinter::declaration(Value value, const std::string& name) const {
@@ -226,6 +229,8 @@ void CudaPrinter::instruction(const Instruction& made) {
             return line("{};", declaration(made.result(), name(made.result())));
         case Op::pack:
             return pack(made);
+        case Op::read_fragments:
+            return read_fragments(made);
         case Op::join_lanes:
             return join_lanes(made);
         case Op::soft_cap:

@@ -65,6 +65,13 @@ CudaPrinter::Operand CudaPrinter::operand(const std::string& buffer_name, bool k
                     : std::string("ptx::AlongColumns")};
 }
 
+std::string CudaPrinter::group_along(const std::vector<int>& groups, int axis) {
+    if (groups[axis] == 1) return "";
+    return groups[axis == 0 ? 1 : 0] == 1 ? "group"
+           : axis == 0                    ? fmt::format("group / {}", groups[1])
+                                          : fmt::format("group % {}", groups[1]);
+}
+
 void CudaPrinter::wgmma(const Instruction& made) {
     const Product parts(made);
     const Value accumulator = parts.accumulator;
@@ -73,14 +80,10 @@ void CudaPrinter::wgmma(const Instruction& made) {
     const Buffer& right_buffer = p_.buffer(made.symbol("b"));
     const std::int64_t k = transpose_b ? right_buffer.columns : right_buffer.rows;
     const std::vector<int> groups = groups_of(p_, made);
-    const std::int64_t n = p_.type(accumulator).type.shape[1] / groups[1];
-    const auto group = [&](int axis) -> std::string {
-        if (groups[axis] == 1) return "";
-        return groups[axis == 0 ? 1 : 0] == 1 ? "group"
-               : axis == 0                    ? fmt::format("group / {}", groups[1])
-                                              : fmt::format("group % {}", groups[1]);
-    };
-    const Operand right = operand(made.symbol("b"), transpose_b, n, group(1), name(parts.count_b));
+    const int columns = columns_axis(made.has("swapped") ? Sums::swapped : Sums::plain);
+    const std::int64_t n = p_.type(accumulator).type.shape[columns] / groups[columns];
+    const Operand right = operand(made.symbol("b"), transpose_b, n, group_along(groups, columns),
+                                  name(parts.count_b));
     const int steps = static_cast<int>(k * size_of(right_buffer.dtype) / 32);
     const std::string adds = parts.condition         ? scalar(*parts.condition)
                              : made.has("overwrite") ? "0"
@@ -95,12 +98,26 @@ void CudaPrinter::wgmma(const Instruction& made) {
         line("    {}, {});", right.descriptor, adds);
         return;
     }
-    const Operand left = operand(made.symbol("a"), !transpose_a, kRows, group(0),
+    const Operand left = operand(made.symbol("a"), !transpose_a, kRows, group_along(groups, 0),
                                  parts.count_a ? name(*parts.count_a) : std::string());
     line("ptx::wgmma<{}, {}, {}, {}>({}{{}}, ptx::Steps<{}>{{}}, {},", transpose_b ? 0 : 1,
          transpose_a ? 1 : 0, left.stride, right.stride, element, steps, name(accumulator));
     line("    {},", left.descriptor);
     line("    {}, {});", right.descriptor, adds);
+}
+
+void CudaPrinter::read_fragments(const Instruction& made) {
+    const Buffer& buffer = p_.buffer(made.symbol("reads"));
+    const std::int64_t panel_bytes = buffer.rows * 128;
+    const std::string group = group_along(p_.groups, 1 - columns_axis(sums_of(p_)));
+    std::string at = fmt::format("base + k_{} + {}.at * {}", identifier(buffer.name),
+                                 name(made.operands[0]), buffer.slot_bytes());
+    if (!group.empty())
+        at += fmt::format(" + {} * {}", group, kRows / buffer.panel() * panel_bytes);
+    line("{};", declaration(made.result(), name(made.result())));
+    line("read_fragments({}, {});", name(made.result()), at);
+    // All of a warp's threads have read before one of them releases the slot.
+    line("__syncwarp();");
 }
 
 std::string CudaPrinter::coordinates(const Instruction& made, const std::string& last,

@@ -23,6 +23,12 @@ std::string combined(const Instruction& made, DType dtype, const std::string& a,
     return fmt::format("ops::{}({}, {})", made.has("max") ? "max" : "min", a, b);
 }
 
+/// How far apart the registers of neighbours along the last axis are; 0: in other threads.
+int neighbours(const Layout& layout) {
+    const auto at = std::find(layout.reg.begin(), layout.reg.end(), std::uint64_t{1});
+    return at == layout.reg.end() ? 0 : 1 << (at - layout.reg.begin());
+}
+
 /// Bits of lanes, or of warps, along an axis.
 unsigned bits_along(const Layout& layout, const std::vector<std::uint64_t>& bases, int axis) {
     unsigned mask = 0;
@@ -207,8 +213,8 @@ void CudaPrinter::access(const Instruction& made) {
     const bool is_tile = p_.is_tile(value);
     const int registers = is_tile ? layout(value).registers() : 1;
     const std::string held = is_tile ? name(value) : name(value) + "_";
-    const bool pairs = is_tile && ref.vectors && !sizes.empty() && sizes.back() > 0 &&
-                       !layout(value).reg.empty() && layout(value).reg[0] == 1;
+    const bool vectors = is_tile && ref.vectors && !sizes.empty() && sizes.back() > 0;
+    const int pairs = vectors ? neighbours(layout(value)) : 0;
     if (is_load) line("{} {}[{}];", register_type(ref.dtype), held, registers);
     // One test for all elements, of what is the same in a warp.
     const bool adds = made.is(ir::Op::atomic_add) && is_tile && layout(value).copied_lanes() == 0 &&
@@ -217,7 +223,7 @@ void CudaPrinter::access(const Instruction& made) {
         (is_load || adds) && is_tile && chained_ && !made.has("in_bounds") && !is_gather(made);
     if (tested_once) {
         Instruction whole = made;
-        open("if ({})", holds_all(made, pairs));
+        open("if ({})", holds_all(made, pairs != 0));
         elements(whole.flag("in_bounds").flag("even"), pairs, held);
         close();
         open("else");
@@ -242,7 +248,7 @@ std::string CudaPrinter::holds_all(const Instruction& load, bool pairs) const {
     return pairs ? fmt::format("{} && ({}) % 2 == 0", inside, offset) : inside;
 }
 
-void CudaPrinter::elements(const Instruction& made, bool pairs, const std::string& held) {
+void CudaPrinter::elements(const Instruction& made, int pairs, const std::string& held) {
     const bool is_load = made.is(ir::Op::load);
     const Value value = is_load ? made.result() : made.operands.back();
     const Parameter& ref = p_.ref(made.symbol("of"));
@@ -250,7 +256,13 @@ void CudaPrinter::elements(const Instruction& made, bool pairs, const std::strin
     const std::vector<std::int64_t>& sizes = made.list("index");
     const bool is_tile = p_.is_tile(value);
     const int registers = is_tile ? layout(value).registers() : 1;
-    open("TW_UNROLL for (int i = 0; i < {}; i += {})", registers, pairs ? 2 : 1);
+    if (pairs > 1) {
+        open("TW_UNROLL for (int j = 0; j < {}; ++j)", registers / 2);
+        line("const int i = j / {0} * {1} + j % {0};", pairs, 2 * pairs);
+    } else {
+        open("TW_UNROLL for (int i = 0; i < {}; i += {})", registers, 1 + pairs);
+    }
+    const std::string second = fmt::format("i + {}", pairs);
     std::string inside, offset;
     int axis = 0;
     for (std::size_t d = 0; d < sizes.size(); ++d) {
@@ -263,7 +275,7 @@ void CudaPrinter::elements(const Instruction& made, bool pairs, const std::strin
         }
         line("const i64 at{} = {};", d, at);
         const bool last = d + 1 == sizes.size();
-        if (!last || !pairs) {
+        if (!last || pairs == 0) {
             inside +=
                 fmt::format("{}is_inside(at{}, {}.extent[{}])", d == 0 ? "" : " && ", d, array, d);
         }
@@ -284,12 +296,12 @@ void CudaPrinter::elements(const Instruction& made, bool pairs, const std::strin
         if (warps != 0) inside = fmt::format("(threadIdx.x / 32 & {}) == 0 && {}", warps, inside);
     }
     const bool adds = made.is(ir::Op::atomic_add);
-    if (pairs && made.has("even") && is_load) {
-        line("load_vector({}.data + {}, {}[i], {}[i + 1]);", array, offset, held, held);
-    } else if (pairs && made.has("even") && adds && ref.dtype == DType::f32) {
+    if (pairs > 0 && made.has("even") && is_load) {
+        line("load_vector({}.data + {}, {}[i], {}[{}]);", array, offset, held, held, second);
+    } else if (pairs > 0 && made.has("even") && adds && ref.dtype == DType::f32) {
         line("ptx::reduce_add_pair({}.data + {}, {}, {});", array, offset, element(value, "i"),
-             element(value, "(i + 1)"));
-    } else if (pairs) {
+             element(value, "(" + second + ")"));
+    } else if (pairs > 0) {
         const std::size_t last = sizes.size() - 1;
         const auto of = [&](int next) {
             const std::string within =
@@ -297,14 +309,14 @@ void CudaPrinter::elements(const Instruction& made, bool pairs, const std::strin
                     ? inside
                     : fmt::format("{} && is_inside(at{}{}, {}.extent[{}])", inside, last,
                                   next == 0 ? "" : " + 1", array, last);
-            return within + mask(next == 0 ? "i" : "(i + 1)");
+            return within + mask(next == 0 ? "i" : "(" + second + ")");
         };
         line("{}_pair({}.data, {}, {}, {}, {}, {});",
              is_load ? "load"
              : adds  ? "add"
                      : "store",
              array, offset, of(0), of(1), is_load ? held + "[i]" : element(value, "i"),
-             is_load ? held + "[i + 1]" : element(value, "(i + 1)"));
+             is_load ? fmt::format("{}[{}]", held, second) : element(value, "(" + second + ")"));
     } else if (is_load) {
         line("{}[i] = {} ? widen({}.data[{}]) : {};", held, inside, array, offset,
              literal(ref.dtype, 0));

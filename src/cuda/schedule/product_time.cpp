@@ -56,7 +56,51 @@ double clocks_after(const Tile& tile) {
     return tile.rows > 64 ? at(kOf128) : at(kOf64);
 }
 
+/// The same product, of transposed arrays.
+Tile transposed(const Tile& tile) {
+    const Pairs pairs = tile.pairs == Pairs::rows      ? Pairs::columns
+                        : tile.pairs == Pairs::columns ? Pairs::rows
+                                                       : tile.pairs;
+    return {tile.columns, tile.rows, pairs};
+}
+ProductWork transposed(const ProductWork& work) {
+    ProductWork result = work;
+    std::swap(result.rows, result.columns);
+    std::swap(result.left_pitch, result.right_pitch);
+    result.swapped = false;
+    return result;
+}
+
 }  // namespace
+
+bool is_swapped(const ir::Function& kernel) {
+    Definitions definitions;
+    std::int64_t most = 0;
+    bool swapped = false;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        for (ir::Value result : made.results) definitions[result] = &made;
+        if (made.op != ir::Op::dot || kernel.type(made.result()).shape.size() <= most) return;
+        most = kernel.type(made.result()).shape.size();
+        const auto& dot = made.get<ir::DotAttributes>();
+        const auto source = definitions.find(made.operands[1]);
+        const bool transposed =
+            source != definitions.end() && source->second->op == ir::Op::transpose;
+        swapped = kernel.type(made.operands[0]).dtype == DType::f32 &&
+                  dot.precision == ir::Precision::tf32 && dot.transpose_b == transposed;
+    });
+    return swapped;
+}
+
+bool gains_by_pairs(const ProductWork& work, const Tile& tile, Pairs pairs) {
+    if (work.swapped) {
+        const Tile other = transposed({tile.rows, tile.columns, pairs});
+        return gains_by_pairs(transposed(work), other, other.pairs);
+    }
+    const bool right = work.right_pitch % 128 != 0, left = work.left_pitch % 128 != 0;
+    if (tile.rows != 128 || work.rows == 1) return false;
+    if (pairs == Pairs::rows) return right && tile.columns >= 192;
+    return pairs == Pairs::both && right && left && tile.columns >= 128 && work.columns > 1;
+}
 
 ProductWork work_of(const ir::Function& cut) {
     ProductWork work;
@@ -69,6 +113,7 @@ ProductWork work_of(const ir::Function& cut) {
         work.rows = cut.grid.rbegin()[1];
         work.columns = cut.grid.rbegin()[0];
     }
+    work.swapped = is_swapped(cut);
     Definitions definitions;
     ir::walk(cut.body, [&](const ir::Instruction& made) {
         for (ir::Value result : made.results) definitions[result] = &made;
@@ -88,6 +133,7 @@ ProductWork work_of(const ir::Function& cut) {
 }
 
 double clocks_of(const ProductWork& work, const Tile& tile) {
+    if (work.swapped) return clocks_of(transposed(work), transposed(tile));
     constexpr double kRowBytes = 128;         // of a step, from each row of the operands
     constexpr double kElementsPerClock = 32;  // of the result, multiplied along a step
     constexpr double kBytesPerClock = 69;     // from L2

@@ -16,19 +16,19 @@ struct ProductWork {
     std::int64_t steps = 0;  ///< of 128 bytes along the inner dimension; 0: unknown
     /// Bytes from one row of an operand's array to the next; 0: unknown.
     std::int64_t left_pitch = 0, right_pitch = 0;
+    bool swapped = false;  ///< it is computed as its transpose
 };
+
+/// Is a kernel's largest product computed as its transpose? Those of tf32 are whose right operand
+/// does not lie along the inner dimension.
+bool is_swapped(const ir::Function& kernel);
 
 /// That of a kernel cut by `prepare_for_wgmma`.
 ProductWork work_of(const ir::Function& cut);
 
 /// Where clusters of thread blocks may be faster: tiles of 128 rows, and operands that they share
 /// whose rows do not begin on 128 bytes.
-inline bool gains_by_pairs(const ProductWork& work, const Tile& tile, Pairs pairs) {
-    const bool right = work.right_pitch % 128 != 0, left = work.left_pitch % 128 != 0;
-    if (tile.rows != 128 || work.rows == 1) return false;
-    if (pairs == Pairs::rows) return right && tile.columns >= 192;
-    return pairs == Pairs::both && right && left && tile.columns >= 128 && work.columns > 1;
-}
+bool gains_by_pairs(const ProductWork& work, const Tile& tile, Pairs pairs);
 
 /// Estimated clocks of a kernel of such tiles. Where the grid depends on the call, those of an
 /// element.

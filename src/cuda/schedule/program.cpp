@@ -98,6 +98,13 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "programs",
                                                         "panels"};
 
+/// Bits of a warpgroup's rows, from those of neighbours in its registers, lanes and warps. Two rows
+/// of a thread are neighbours in memory, and the half of a warp that reads at once meets no other
+/// in a bank: its rows differ in bits 1 and 4, and the swizzle moves bits 2 and 3.
+constexpr int kRowOfRegister = 0;
+constexpr std::array<int, 3> kRowsOfLanes = {1, 4, 2};
+constexpr std::array<int, 2> kRowsOfWarps = {3, 5};
+
 template <typename List>
 auto& by_name(List& list, std::string_view name, const char* kind) {
     for (auto& one : list) {
@@ -270,6 +277,7 @@ std::vector<int> groups_of(const Program& program, const Instruction& product) {
 }
 
 std::set<std::string> channels_of(const Program& program, const Instruction& product) {
+    if (product.is(Op::read_fragments)) return {program.channel_of(product.symbol("reads")).name};
     std::set<std::string> names = {program.channel_of(product.symbol("b")).name};
     if (!product.has("registers") && !product.has("shared")) {
         names.insert(program.channel_of(product.symbol("a")).name);
@@ -493,6 +501,64 @@ Layout accumulator_layout(const ir::Shape& shape, const std::vector<int>& groups
         layout.warp.push_back(layout.basis(1, column_bits + bit));
     }
     return layout;
+}
+
+Sums sums_of(const Program& program) {
+    Sums sums = Sums::plain;
+    each_instruction(program.body, [&](const Instruction& made) {
+        if (made.is(Op::wgmma) && made.has("swapped")) sums = Sums::swapped;
+        if (made.is(Op::read_fragments) && sums == Sums::plain) sums = Sums::fragments;
+    });
+    return sums;
+}
+
+Layout sums_layout(const Program& program, const ir::Shape& shape, const std::vector<int>& groups) {
+    const Sums sums = sums_of(program);
+    if (sums == Sums::plain) return accumulator_layout(shape, groups);
+    const int columns = columns_axis(sums), rows = 1 - columns;
+    Layout layout(shape, 4 * groups[0] * groups[1]);
+    const int column_bits = cover(shape[columns] / groups[columns]).bits;
+    layout.reg = {layout.basis(columns, 0), layout.basis(rows, kRowOfRegister)};
+    for (int bit = 3; bit < column_bits; ++bit) layout.reg.push_back(layout.basis(columns, bit));
+    layout.lane = {layout.basis(columns, 1), layout.basis(columns, 2)};
+    for (const int bit : kRowsOfLanes) layout.lane.push_back(layout.basis(rows, bit));
+    layout.warp.clear();
+    for (const int bit : kRowsOfWarps) layout.warp.push_back(layout.basis(rows, bit));
+    for (int bit = 0; 1 << bit < groups[rows]; ++bit) {
+        layout.warp.push_back(layout.basis(rows, 6 + bit));
+    }
+    for (int bit = 0; 1 << bit < groups[columns]; ++bit) {
+        layout.warp.push_back(layout.basis(columns, column_bits + bit));
+    }
+    return layout;
+}
+
+Layout fragments_layout(const Program& program, const ir::Shape& shape) {
+    Layout layout(shape, 4 * program.consumer_groups());
+    layout.reg = {layout.basis(0, kRowOfRegister)};
+    for (int bit = 2; bit < cover(shape[1]).bits; ++bit) layout.reg.push_back(layout.basis(1, bit));
+    layout.lane = {layout.basis(1, 0), layout.basis(1, 1)};
+    for (const int bit : kRowsOfLanes) layout.lane.push_back(layout.basis(0, bit));
+    for (std::size_t bit = 0; bit < layout.warp.size(); ++bit) {
+        const bool copies = bit >= kRowsOfWarps.size() && shape[0] <= 64;
+        layout.warp[bit] =
+            copies ? 0
+                   : layout.basis(0, bit < kRowsOfWarps.size() ? kRowsOfWarps[bit]
+                                                               : static_cast<int>(4 + bit));
+    }
+    return layout;
+}
+
+std::pair<std::string, std::string> operand_buffers(const Program& program,
+                                                    const Instruction& product) {
+    const auto registers = Product(product).registers;
+    if (!registers) return {product.symbol("a"), product.symbol("b")};
+    std::string left;
+    each_instruction(program.body, [&](const Instruction& made) {
+        if (made.is(Op::read_fragments) && made.result() == *registers) left = made.symbol("reads");
+    });
+    if (product.has("swapped")) return {product.symbol("b"), left};
+    return {left, product.symbol("b")};
 }
 
 }  // namespace tilewright::cuda::schedule

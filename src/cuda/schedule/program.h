@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cuda/codegen/layout.h"
@@ -376,7 +377,7 @@ struct Product {
 };
 /// The warpgroups along rows and columns of a product: the program's, or its own.
 std::vector<int> groups_of(const Program& program, const Instruction& product);
-/// The channels that a product reads slots of.
+/// The channels that a product, or `read_fragments`, reads slots of.
 std::set<std::string> channels_of(const Program& program, const Instruction& product);
 /// Does a product depend on another one, as in attention?
 bool is_chained(const Program& program);
@@ -449,5 +450,23 @@ void replace(Block& block, Value old, Value by);
 void replace(Instruction& made, Value old, Value by);
 /// The layout of the accumulator of a product of `groups` warpgroups (PTX ISA, wgmma, m64nNk16).
 Layout accumulator_layout(const ir::Shape& shape, const std::vector<int>& groups);
+/// How a program's sums lie in registers.
+enum class Sums : std::uint8_t {
+    plain,      ///< as those of products of two operands in shared memory, `accumulator_layout`
+    fragments,  ///< their rows in the order of left operands that `read_fragments` reads
+    swapped,    ///< likewise, and the product is computed as its transpose: (a b)^T = b^T a^T
+};
+Sums sums_of(const Program& program);
+/// The layout of sums of this program, of all products' shape or of some of its rows or columns.
+Layout sums_layout(const Program& program, const ir::Shape& shape, const std::vector<int>& groups);
+/// Of a left operand of tf32 in registers, rows by inner dimension (PTX ISA, wgmma, m64nNk8).
+Layout fragments_layout(const Program& program, const ir::Shape& shape);
+/// The axis of sums along the columns of wgmma, which a thread has many of: 1, or 0 where swapped.
+inline int columns_axis(Sums sums) {
+    return sums == Sums::swapped ? 0 : 1;
+}
+/// The buffers of a product's left and right operand, as the tile IR has them.
+std::pair<std::string, std::string> operand_buffers(const Program& program,
+                                                    const Instruction& product);
 
 }  // namespace tilewright::cuda::schedule

@@ -12,11 +12,11 @@
 namespace tilewright::cuda::schedule {
 namespace {
 
-std::vector<int> choose_groups(const ir::Shape& tile) {
-    const std::int64_t m = tile[0], n = tile[1];
+/// Of a product's m x n; `rows` is what the dot calls its rows.
+std::vector<int> choose_groups(std::int64_t m, std::int64_t n, const char* rows) {
     if (m == 2 * kRows) return {2, 1};
     if (m != kRows) {
-        throw Refused(fmt::format("a dot has {} rows, not 64 or 128", m));
+        throw Refused(fmt::format("a dot has {} {}, not 64 or 128", m, rows));
     }
     const bool halves = n % (2 * kPanel) == 0 && cover(n).repeat == 1;
     return {1, halves ? 2 : 1};
@@ -103,7 +103,6 @@ class Selection {
     void select(const Instruction& dot, Value later, std::vector<Instruction>& iteration) {
         const ir::Type type = p_.type(dot.result()).type;
         const DType in = p_.type(dot.operands[0]).type.dtype;
-        const std::int64_t panel = 128 / size_of(in);
         if (type.shape.rank() != 2) throw Refused("a dot has a batch axis");
         if (p_.type(dot.operands[1]).type.dtype != in) throw Refused("a dot has mixed operands");
         if (sum_type(dot, in) != type.dtype) {
@@ -111,47 +110,28 @@ class Selection {
                                       tilewright::name(type.dtype)));
         }
         if (dot.operands.size() < 3) throw Refused("a dot in the loop does not accumulate");
-        const auto groups = choose_groups(type.shape);
-        if (p_.groups.empty()) p_.groups = groups;
-        if (p_.groups != groups) throw Refused("its dots have different rows");
-        const std::int64_t n = type.shape[1] / groups[1];
-        if (n % kPanel != 0 || n > kMostN) {
-            throw Refused(
-                fmt::format("a dot has {} columns for a warpgroup, not a multiple of 64 "
-                            "up to 256",
-                            n));
-        }
+        const Operand left = operand(dot, 0), right = operand(dot, 1);
+        const bool fragments = size_of(in) != 2 && (left.across || right.across);
+        if (fragments) expect_fragments(in, left, right);
+        const bool swaps = fragments && right.across;
+        choose(swaps ? Sums::swapped : fragments ? Sums::fragments : Sums::plain, type.shape);
+        expect_rows(left);
+        expect_rows(right);
         Instruction made = make(Op::wgmma, {dot.operands[2]}, dot.results);
         made.line = dot.line;
-        for (int side = 0; side < 2; ++side) {
-            Value operand = dot.operands[side];
-            bool transposed = dot.has(side == 0 ? "transpose_a" : "transpose_b");
-            const Instruction* source = uses_.definition(operand);
-            if (source != nullptr && source->is(ir::Op::transpose)) {
-                transposed = !transposed;
-                operand = source->operands[0];
-                source = uses_.definition(operand);
-            }
-            if (source == nullptr || !source->is(ir::Op::load)) {
-                throw Refused("an operand of a dot is computed");
-            }
-            const ir::Shape& shape = p_.type(operand).type.shape;
-            if (shape[1] % panel != 0) {
-                throw Refused(fmt::format(
-                    "an operand's rows have {} elements, not a multiple of {}", shape[1], panel));
-            }
-            const bool along_k = (side == 0) != transposed;
-            if (shape[along_k ? 1 : 0] % kStep != 0) {
-                throw Refused("a dot's inner dimension is no multiple of 16");
-            }
-            if (!along_k && size_of(in) != 2) {
-                throw Refused(
-                    fmt::format("the inner dimension of a dot of {} is not the last one "
-                                "of the {} operand's array",
-                                tilewright::name(in), side == 0 ? "left" : "right"));
-            }
-            made.operands.push_back(operand);
-            if (transposed) made.flag(side == 0 ? "transpose_a" : "transpose_b");
+        if (fragments) {
+            const ir::Shape& tile = p_.type(swaps ? right.tile : left.tile).type.shape;
+            const Value read = p_.add({false, {in, {tile[1], tile[0]}}, {}, true}, "fragments");
+            iteration.push_back(make(Op::read_fragments, {swaps ? right.tile : left.tile}, {read}));
+            made.operands.push_back(read);
+            made.operands.push_back(swaps ? left.tile : right.tile);
+            made.flag("registers").flag("transpose_b");
+            if (swaps) made.flag("swapped");
+        } else {
+            made.operands.push_back(left.tile);
+            made.operands.push_back(right.tile);
+            if (left.across) made.flag("transpose_a");
+            if (!right.across) made.flag("transpose_b");
         }
         accumulate(dot, made.operands[0], is_promoted(in));
         if (is_promoted(in)) return promote(std::move(made), iteration);
@@ -160,6 +140,73 @@ class Selection {
             made.flag("conditional");
         }
         iteration.push_back(std::move(made));
+    }
+
+    /// A tile that a dot reads, and whether its inner dimension is the first axis in memory.
+    struct Operand {
+        Value tile;
+        bool across = false;
+    };
+
+    Operand operand(const Instruction& dot, int side) const {
+        Operand result{dot.operands[side]};
+        bool transposed = dot.has(side == 0 ? "transpose_a" : "transpose_b");
+        const Instruction* source = uses_.definition(result.tile);
+        if (source != nullptr && source->is(ir::Op::transpose)) {
+            transposed = !transposed;
+            result.tile = source->operands[0];
+            source = uses_.definition(result.tile);
+        }
+        if (source == nullptr || !source->is(ir::Op::load)) {
+            throw Refused("an operand of a dot is computed");
+        }
+        result.across = (side == 0) == transposed;
+        return result;
+    }
+
+    void expect_rows(const Operand& operand) const {
+        const ir::Type& type = p_.type(operand.tile).type;
+        const std::int64_t panel = 128 / size_of(type.dtype);
+        if (type.shape[1] % panel != 0) {
+            throw Refused(fmt::format("an operand's rows have {} elements, not a multiple of {}",
+                                      type.shape[1], panel));
+        }
+        if (type.shape[operand.across ? 0 : 1] % kStep != 0) {
+            throw Refused("a dot's inner dimension is no multiple of 16");
+        }
+    }
+
+    /// wgmma reads operands of other than 16 bits from shared memory along their inner dimension
+    /// only. A left operand of 32 bits may come from registers instead; so may the right one, as
+    /// the left one of the transposed product.
+    static void expect_fragments(DType in, const Operand& left, const Operand& right) {
+        if (left.across && right.across) {
+            throw Refused(fmt::format(
+                "the inner dimension of a dot of {} is not the last one of either operand's array",
+                tilewright::name(in)));
+        }
+        if (size_of(in) == 4) return;
+        throw Refused(
+            fmt::format("the inner dimension of a dot of {} is not the last one of the {} "
+                        "operand's array",
+                        tilewright::name(in), left.across ? "left" : "right"));
+    }
+
+    /// The warpgroups of a tile, which all products share.
+    void choose(Sums sums, const ir::Shape& tile) {
+        const bool swaps = sums == Sums::swapped;
+        const std::int64_t m = tile[swaps ? 1 : 0], columns = tile[swaps ? 0 : 1];
+        std::vector<int> groups = choose_groups(m, columns, swaps ? "columns" : "rows");
+        const std::int64_t n = columns / groups[1];
+        if (n % kPanel != 0 || n > kMostN) {
+            throw Refused(
+                fmt::format("a dot has {} {} for a warpgroup, not a multiple of 64 up to 256", n,
+                            swaps ? "rows" : "columns"));
+        }
+        if (swaps) std::swap(groups[0], groups[1]);
+        if (p_.groups.empty()) p_.groups = groups, sums_ = sums;
+        if (sums_ != sums) throw Refused("its dots have operands in different orders");
+        if (p_.groups != groups) throw Refused("its dots have different rows");
     }
 
     /// The sum of this iteration, and its addition to the carried one.
@@ -216,6 +263,7 @@ class Selection {
     Block& body_;
     Uses uses_;
     std::set<Value> accumulators_;
+    Sums sums_ = Sums::plain;
 };
 
 }  // namespace

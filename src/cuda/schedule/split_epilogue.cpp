@@ -16,7 +16,8 @@ constexpr int kPanelSlots = 2;
 
 class Split {
   public:
-    explicit Split(Program& program) : p_(program), uses_(program) {}
+    explicit Split(Program& program)
+        : p_(program), uses_(program), axis_(columns_axis(sums_of(program))) {}
 
     void run() {
         each_instruction(p_.body, [&](Instruction& made) {
@@ -32,12 +33,12 @@ class Split {
     }
 
   private:
-    /// The axis of a value along which panels are cut; -1: none.
+    /// The axis of a value along which panels are cut, that of wgmma's columns; -1: none.
     int column_axis(Value value) const {
         const ValueType& type = p_.type(value);
         if (!type.layout) return -1;
         const int rank = type.type.shape.rank();
-        if (rank == 2) return type.type.shape[1] == columns_ ? 1 : -1;
+        if (rank == 2) return type.type.shape[axis_] == columns_ ? axis_ : -1;
         return rank == 1 && type.layout->lane[0] != 0 ? 0 : -1;
     }
 
@@ -60,13 +61,13 @@ class Split {
             if (!p_.type(value).is_count) accumulators.push_back(value);
         }
         if (accumulators.empty()) throw Refused("nothing follows from its dots");
-        columns_ = p_.type(accumulators[0]).type.shape[1];
+        columns_ = p_.type(accumulators[0]).type.shape[axis_];
         for (Value value : accumulators) {
-            if (p_.type(value).type.shape[1] != columns_) {
+            if (p_.type(value).type.shape[axis_] != columns_) {
                 throw Refused("its dots have different columns");
             }
         }
-        const std::int64_t of_group = columns_ / p_.groups[1];
+        const std::int64_t of_group = columns_ / p_.groups[axis_];
         Instruction panels = make(Op::panels, accumulators);
         panels.with("count", of_group / kPanelColumns);
         inner_ = {};
@@ -81,9 +82,9 @@ class Split {
         const Value offset = append_scalar(p_, inner_, ir::Op::mul, {panel, width});
         std::vector<Instruction> outside, bulk;
         Value threads = offset;  // the first column of a warpgroup's panel
-        if (p_.groups[1] > 1) {
+        if (p_.groups[axis_] > 1) {
             threads = append_scalar(p_, inner_, ir::Op::add,
-                                    {offset, group_start(inner_, 1, of_group - kPanelColumns)});
+                                    {offset, group_start(inner_, axis_, of_group - kPanelColumns)});
         }
         std::vector<Instruction> before;
         for (auto at = block.body.begin(); at != block.body.end(); ++at) {
@@ -171,12 +172,12 @@ class Split {
     Value panel_value(Value value) {
         ValueType type = p_.type(value);
         const int axis = column_axis(value);
-        const std::int64_t width = kPanelColumns * p_.groups[1];
-        ir::Shape tile{64 * p_.groups[0], width};
-        const Layout whole = accumulator_layout(tile, p_.groups);
-        type.type.shape[axis] = width;
-        type.layout =
-            type.type.shape.rank() == 1 ? whole.without(0) : whole.narrowed(type.type.shape);
+        // As many rows of a warpgroup as columns.
+        ir::Shape tile{kPanelColumns * p_.groups[0], kPanelColumns * p_.groups[1]};
+        const Layout whole = sums_layout(p_, tile, p_.groups);
+        type.type.shape[axis] = tile[axis_];
+        type.layout = type.type.shape.rank() == 1 ? whole.without(1 - axis_)
+                                                  : whole.narrowed(type.type.shape);
         return p_.add(std::move(type), p_.value_name(value));
     }
 
@@ -218,7 +219,7 @@ class Split {
             same.operands[dim] =
                 append_scalar(p_, inner_, ir::Op::add, {same.operands[dim], offset});
             for (Attribute& one : same.attributes) {
-                if (one.name == "index") one.numbers[dim] = kPanelColumns * p_.groups[1];
+                if (one.name == "index") one.numbers[dim] = kPanelColumns * p_.groups[axis_];
             }
         }
         for (Value& result : same.results) {
@@ -307,6 +308,7 @@ class Split {
 
     Program& p_;
     Uses uses_;
+    int axis_;  ///< of tiles, along the columns of wgmma
     std::int64_t columns_ = 0;
     Block inner_;
     std::map<Value, Value> copies_;

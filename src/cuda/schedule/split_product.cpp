@@ -303,7 +303,7 @@ std::int64_t parts_of_product(const ir::Function& kernel, const std::string& arc
     double best = 0;
     std::int64_t chosen = 1;
     for (std::int64_t parts = 1; parts <= kMostParts; parts *= 2) {
-        for (const Tile& tile : product_tiles()) {
+        for (const Tile& tile : product_tiles(kernel)) {
             const Prepared cut = prepare_for_wgmma(kernel, tile);
             if (!cut.refusal.empty()) continue;
             const ProductWork work = work_of(cut.kernel);

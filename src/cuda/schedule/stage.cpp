@@ -64,11 +64,13 @@ class Staging {
         Block iteration;
         iteration.arguments = body.arguments;
         iteration.arguments.push_back(count);
-        std::vector<Instruction> copies, products, sums;
+        std::vector<Instruction> copies, reads, products, sums;
         std::map<Value, std::string> buffers;
         for (Instruction& made : body.body) {
             if (made.is(ir::Op::load)) {
                 buffers[made.result()] = copy(made, channel, count, copies);
+            } else if (made.is(Op::read_fragments)) {
+                reads.push_back(std::move(made));
             } else if (made.is(Op::wgmma)) {
                 products.push_back(std::move(made));
             } else if (made.is(ir::Op::add) && p_.is_tile(made.result())) {
@@ -90,12 +92,18 @@ class Staging {
                 full.with_symbol("channel", channel.name).with("lag", channel.slots - kHeldSlots)));
         }
         add(std::move(make(Op::await, {count}).with_symbol("channel", channel.name)));
+        for (Instruction& made : reads) {
+            made.with_symbol("reads", buffers.at(made.operands[0]));
+            made.with_symbol("channel", channel.name);
+            made.operands = {count};
+            add(std::move(made));
+        }
         for (Instruction& made : products) {
-            const std::size_t n = made.operands.size();
-            made.with_symbol("a", buffers.at(made.operands[n - 2]));
+            const std::size_t n = made.operands.size(), tiles = made.has("registers") ? 1 : 2;
+            if (tiles == 2) made.with_symbol("a", buffers.at(made.operands[n - 2]));
             made.with_symbol("b", buffers.at(made.operands[n - 1]));
             made.with_symbol("channel", channel.name);
-            made.operands.resize(n - 2);
+            made.operands.resize(n - tiles);
             made.operands.push_back(count);
             add(std::move(made));
         }
@@ -121,7 +129,9 @@ class Staging {
     std::string copy(const Instruction& load, Channel& channel, Value count,
                      std::vector<Instruction>& copies) {
         for (const Instruction* user : uses_.users(load.result())) {
-            if (!user->is(Op::wgmma)) throw Refused("an operand of a dot is used otherwise, too");
+            if (!user->is(Op::wgmma) && !user->is(Op::read_fragments)) {
+                throw Refused("an operand of a dot is used otherwise, too");
+            }
         }
         const Parameter& ref = p_.ref(load.symbol("of"));
         Buffer buffer =
@@ -198,6 +208,7 @@ class Staging {
 
 bool is_bulk_store(const Program& program, const Instruction& store) {
     if (!store.is(ir::Op::store) || store.has("masked")) return false;
+    if (sums_of(program) != Sums::plain) return false;  // stmatrix stores rows in order
     const Parameter& ref = program.ref(store.symbol("of"));
     const std::vector<std::int64_t>& sizes = store.list("index");
     const ir::Shape& shape = program.type(store.operands.back()).type.shape;

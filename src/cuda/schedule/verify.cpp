@@ -47,7 +47,7 @@ Broken accumulators(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma)) return std::nullopt;
         const ValueType& type = p.type(made.result());
-        if (type.layout == accumulator_layout(type.type.shape, groups_of(p, made))) {
+        if (type.layout == sums_layout(p, type.type.shape, groups_of(p, made))) {
             return std::nullopt;
         }
         return broken("the accumulator %{} has another layout than wgmma's",
@@ -61,24 +61,45 @@ Broken shapes(const Program& p) {
         if (!made.is(Op::wgmma)) return std::nullopt;
         const ir::Type& type = p.type(made.result()).type;
         const std::vector<int> groups = groups_of(p, made);
-        if (type.shape.rank() != 2 || groups.size() != 2 || type.shape[0] != 64 * groups[0] ||
+        const auto read = Product(made).registers;
+        if (made.has("swapped") && !(read && p.type(*read).type.dtype == DType::f32)) {
+            return broken("%{} is swapped without an operand of tf32 in registers",
+                          p.value_name(made.result()));
+        }
+        const int columns = columns_axis(made.has("swapped") ? Sums::swapped : Sums::plain);
+        const int rows = 1 - columns;
+        if (type.shape.rank() != 2 || groups.size() != 2 || type.shape[rows] != 64 * groups[rows] ||
             groups[0] * groups[1] != p.consumer_groups()) {
             return broken("%{} does not have 64 rows for each warpgroup",
                           p.value_name(made.result()));
         }
-        const std::int64_t n = type.shape[1] / groups[1];
-        if (n * groups[1] != type.shape[1] || n % 8 != 0 || n < 8 || n > 256) {
+        const std::int64_t n = type.shape[columns] / groups[columns];
+        if (n * groups[columns] != type.shape[columns] || n % 8 != 0 || n < 8 || n > 256) {
             return broken("wgmma has no shape with {} columns", n);
         }
         return std::nullopt;
     });
 }
 
+/// Left operands of tf32 are the columns of a tile.
+Broken wrong_fragments(const Program& p, const Instruction& made) {
+    const Buffer& from = p.buffer(made.symbol("reads"));
+    const ir::Type& type = p.type(made.result()).type;
+    if (type.dtype != DType::f32 || from.dtype != DType::f32 ||
+        type.shape != ir::Shape{from.columns, from.rows}) {
+        return broken("%{} is no left operand that @{} holds", p.value_name(made.result()),
+                      from.name);
+    }
+    return std::nullopt;
+}
+
 // V4: the slots that a product reads have its rows, columns and inner dimension.
 Broken operands(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
+        if (made.is(Op::read_fragments)) return wrong_fragments(p, made);
         if (!made.is(Op::wgmma)) return std::nullopt;
-        const ir::Shape& tile = p.type(made.result()).type.shape;
+        ir::Shape tile = p.type(made.result()).type.shape;
+        if (made.has("swapped")) std::swap(tile[0], tile[1]);
         const Buffer& b = p.buffer(made.symbol("b"));
         const bool ta = made.has("transpose_a"), tb = made.has("transpose_b");
         const std::int64_t n = tb ? b.rows : b.columns, kb = tb ? b.columns : b.rows;
@@ -149,7 +170,7 @@ Broken not_awaited(const Program& p, const Block& block, std::set<std::string> f
     for (const Instruction& made : block.body) {
         if (made.is(Op::await)) full.insert(made.symbol("channel"));
         if (made.is(Op::release) && made.number("back") < 1) full.erase(made.symbol("channel"));
-        if (made.is(Op::wgmma)) {
+        if (made.is(Op::wgmma) || made.is(Op::read_fragments)) {
             for (const std::string& channel : channels_of(p, made)) {
                 if (!full.contains(channel)) {
                     return broken("%{} reads a slot of @{} that is not awaited or is released",
@@ -324,7 +345,10 @@ Broken packed(const Program& p) {
         const Value operand = *Product(made).registers;
         const ValueType& type = p.type(operand);
         if (!type.packed) return broken("the operand %{} is not packed", p.value_name(operand));
-        if (type.layout != accumulator_layout(type.type.shape, p.groups)) {
+        const Layout layout = size_of(type.type.dtype) == 4
+                                  ? fragments_layout(p, type.type.shape)
+                                  : accumulator_layout(type.type.shape, p.groups);
+        if (type.layout != layout) {
             return broken("the operand %{} has another layout than wgmma's", p.value_name(operand));
         }
         return std::nullopt;

@@ -9,23 +9,26 @@ namespace tilewright::cuda::schedule {
 // V10: between a product and its wait nothing accesses its registers or releases its slots.
 Broken waits(const Program& p) {
     struct Group {
-        std::set<Value> registers;
+        std::set<Value> registers, fragments;
         std::set<std::string> channels;
         std::string shared;
     };
     return first_block(p.body, [&](const Block& block) -> Broken {
+        std::set<Value> fragments;  // that are read in this block
         std::vector<Group> groups;  // in flight; the last one may still be open
         bool open = false;
         const auto in_flight = [&](const auto& holds) {
             return std::any_of(groups.begin(), groups.end(), holds);
         };
         for (const Instruction& made : block.body) {
+            if (made.is(Op::read_fragments)) fragments.insert(made.result());
             if (made.is(Op::wgmma)) {
                 if (!open) groups.emplace_back();
                 open = true;
                 const Product parts(made);
                 groups.back().registers.insert({made.result(), parts.accumulator});
                 if (parts.registers) groups.back().registers.insert(*parts.registers);
+                if (parts.registers) groups.back().fragments.insert(*parts.registers);
                 groups.back().channels.merge(channels_of(p, made));
                 if (made.has("shared")) groups.back().shared = made.symbol("a");
                 continue;
@@ -58,6 +61,13 @@ Broken waits(const Program& p) {
                     return broken("%{} is used before its product is waited for",
                                   p.value_name(operand));
                 }
+            }
+        }
+        for (const Group& group : groups) {
+            for (Value read : group.fragments) {
+                if (!fragments.contains(read)) continue;
+                return broken("%{} is read anew before its product is waited for",
+                              p.value_name(read));
             }
         }
         return std::nullopt;

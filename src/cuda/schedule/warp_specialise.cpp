@@ -223,8 +223,8 @@ class Specialisation {
             for (Value operand : made.operands) collect(operand, axes[made.symbol("to")]);
         });
         p_.order.rows = p_.order.columns = {};
-        const std::set<int>& of_a = axes[product->symbol("a")];
-        const std::set<int>& of_b = axes[product->symbol("b")];
+        const auto [left, right] = operand_buffers(p_, *product);
+        const std::set<int>&of_a = axes[left], &of_b = axes[right];
         for (int axis = 0; axis < std::ssize(p_.grid); ++axis) {
             const bool first = of_a.contains(axis), second = of_b.contains(axis);
             if (first && !second) p_.order.rows.push_back(axis);

@@ -76,6 +76,12 @@ TW_DEVICE void ldmatrix_transposed(u32& d0, u32& d1, u32& d2, u32& d3, u32 row) 
                  : "r"(row));
 }
 
+/// PTX ISA, ld.shared.v2.b32, 8-byte aligned: neighbouring rows of a fragment with columns in rows
+/// of shared memory.
+TW_DEVICE void load_fragment_pair(u32& a, u32& b, u32 address) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address));
+}
+
 /// PTX ISA, stmatrix.x2.
 TW_DEVICE void stmatrix(u32 row, const u32 (&s)[2]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(s[0]),

@@ -187,6 +187,26 @@ TW_DEVICE void add_pair(S* data, i64 at, bool first, bool second, Register<S> a,
     if (second) atomic_add(data + at + 1, b);
 }
 
+/// A left operand of tf32 products, 64 rows for the warpgroup: columns of a tile of 4-byte
+/// elements, whose rows lie along the inner dimension, in the swizzle of 128 bytes. Neighbouring
+/// columns are rows that one thread has; the 16 threads that read at once, four of the tile's rows
+/// and columns whose bits 1 and 4 differ, meet no other in a bank. The sums' rows are the columns
+/// in this order.
+template <int kCount>
+TW_DEVICE void read_fragments(u32 (&a)[kCount], u32 tile) {
+    constexpr int kSteps = kCount / 4, kStepBytes = 8 * 128;
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane % 4;
+    const u32 piece = lane / 16 + warp % 2 * 2 + lane / 8 % 2 * 4;  // of 16 bytes
+    const u32 first = tile + warp / 2 * (kSteps * kStepBytes) + row * 128 + ((piece ^ row) << 4) +
+                      lane / 4 % 2 * 8;
+    const u32 second = (first ^ 64) + 4 * 128;  // four rows further on
+    TW_UNROLL
+    for (int i = 0; i < kSteps; ++i) {
+        ptx::load_fragment_pair(a[4 * i], a[4 * i + 1], first + i * kStepBytes);
+        ptx::load_fragment_pair(a[4 * i + 2], a[4 * i + 3], second + i * kStepBytes);
+    }
+}
+
 /// One row of panels of 64 16-bit columns in the swizzle of 128 bytes: accumulators of a
 /// warpgroup's 64 rows, rounded, two panels of memory in turn at `panels`.
 template <class Element, int kCount>

@@ -40,6 +40,12 @@ inline void emulate_ldmatrix(u32* words, u32 row) {
 TW_EMULATED_LDMATRIX(ldmatrix, false)
 TW_EMULATED_LDMATRIX(ldmatrix_transposed, true)
 
+inline void load_fragment_pair(u32& a, u32& b, u32 address) {
+    if (address % 8 != 0) emulator::fail("a misaligned load of 8 bytes");
+    std::memcpy(&a, memory + address, 4);
+    std::memcpy(&b, memory + address + 4, 4);
+}
+
 inline void stmatrix(u32 row, const u32 (&s)[4]) {
     const std::uint64_t words[5] = {row, s[0], s[1], s[2], s[3]};
     const int lane = emulator::current % 32;

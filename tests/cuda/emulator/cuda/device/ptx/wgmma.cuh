@@ -122,6 +122,10 @@ inline double operand_element(const Product& product, u64 descriptor, bool mn_ma
 
 /// Element (row, k) of a step of an operand in registers (PTX ISA, wgmma, fragments of a).
 inline double register_element(const Product& product, int row, int k, int step) {
+    if (product.type.bytes == 4) {
+        const int owner = row / 16 * 32 + row % 8 * 4 + k % 4;
+        return product.type.value(&product.words[owner][4 * step + row / 8 % 2 + k / 4 * 2]);
+    }
     const int thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
     const u32 word = product.words[thread][4 * step + row / 8 % 2 + k / 8 * 2];
     const u16 bits = static_cast<u16>(k % 2 ? word >> 16 : word);
