@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <vector>
 
 #include "attention/reference.h"
 #include "attention/sm90/backward.h"
@@ -128,73 +129,80 @@ TEST(Sm90Backward, ShortCausalProblemsHaveSmallerBlocks) {
     EXPECT_EQ(choose_backward(check_backward(backward_inputs_of(full))).block_m, 80);
 }
 
-TEST(Sm90Backward, TilesAtTheDiagonalStoreQueryGradients) {
-    const auto fused = [](Problem p, bool deterministic = true) {
-        return choose_backward(check_backward(backward_inputs_of(p, deterministic))).fused;
-    };
-    const Problem p{.heads = 2, .kv_heads = 2, .q_len = 300, .kv_len = 300, .causal = true};
-    EXPECT_TRUE(fused(p));
-    EXPECT_FALSE(fused(p, /*deterministic=*/false));
-    Problem other = p;
-    other.q_len = 385;  // blocks that the last tile does not visit last
-    EXPECT_FALSE(fused(other));
-    other = p;
-    other.dim = other.value_dim = 64;
-    EXPECT_TRUE(fused(other));
-    other.q_len = other.kv_len = 1025;
-    EXPECT_FALSE(fused(other));
-    for (const std::int64_t diagonal : {-1, 1, 128}) {
-        other = p;
-        other.diagonal = diagonal;
-        EXPECT_FALSE(fused(other));
+/// What makes another problem of one for which something is chosen, and whether it still is.
+struct Change {
+    const char* what;
+    std::function<void(Problem&)> apply;
+    bool is_chosen;
+};
+
+void expect_chosen(const Problem& problem, const std::function<bool(const Problem&)>& is_chosen,
+                   const std::vector<Change>& changes) {
+    EXPECT_TRUE(is_chosen(problem));
+    for (const Change& change : changes) {
+        Problem changed = problem;
+        change.apply(changed);
+        EXPECT_EQ(is_chosen(changed), change.is_chosen) << change.what;
     }
-    other = p;
-    other.window = 100;
-    EXPECT_FALSE(fused(other));
-    other = p;
-    other.kv_heads = 1;
-    EXPECT_FALSE(fused(other));
-    other = p;
-    other.causal = false;
-    EXPECT_FALSE(fused(other));
-    other = p;
-    other.value_dim = 192;
-    EXPECT_FALSE(fused(other));
+}
+
+void set_dims(Problem& p, std::int64_t dim) {
+    p.dim = p.value_dim = dim;
+}
+
+Problem& set_lengths(Problem& p, std::int64_t length) {
+    p.q_len = p.kv_len = length;
+    return p;
+}
+
+TEST(Sm90Backward, TilesAtTheDiagonalStoreQueryGradients) {
+    const auto config_of = [](const Problem& p, bool deterministic) {
+        return choose_backward(check_backward(backward_inputs_of(p, deterministic)));
+    };
+    const auto is_fused = [&](const Problem& p) { return config_of(p, true).fused; };
+    const Problem problem{.heads = 2, .kv_heads = 2, .q_len = 300, .kv_len = 300, .causal = true};
+    EXPECT_FALSE(config_of(problem, /*deterministic=*/false).fused);
+    expect_chosen(problem, is_fused,
+                  {{"queries past the last key", [](Problem& p) { p.q_len = 385; }, false},
+                   {"64 columns", [](Problem& p) { set_dims(p, 64); }, true},
+                   {"64 columns and many rows",
+                    [](Problem& p) {
+                        set_dims(p, 64);
+                        set_lengths(p, 1025);
+                    },
+                    false},
+                   {"below the diagonal", [](Problem& p) { p.diagonal = -1; }, false},
+                   {"above the diagonal", [](Problem& p) { p.diagonal = 1; }, false},
+                   {"a tile above the diagonal", [](Problem& p) { p.diagonal = 128; }, false},
+                   {"window", [](Problem& p) { p.window = 100; }, false},
+                   {"one kv head", [](Problem& p) { p.kv_heads = 1; }, false},
+                   {"no mask", [](Problem& p) { p.causal = false; }, false},
+                   {"values of 192 columns", [](Problem& p) { p.value_dim = 192; }, false}});
 }
 
 TEST(Sm90Backward, SumsOfManyShortCausalSequencesAreOrdered) {
-    const auto ordered = [](Problem p) {
-        p.kv_len = p.q_len;
+    const auto is_sum_ordered = [](const Problem& p) {
         const BackwardDesc desc = check_backward(backward_inputs_of(p, /*deterministic=*/false));
         return is_ordered(desc, choose_backward(desc));
     };
-    const Problem p{.batch = 32, .heads = 16, .kv_heads = 16, .q_len = 1024, .causal = true};
-    EXPECT_TRUE(ordered(p));
-    Problem other = p;
-    other.dim = other.value_dim = 64;
-    EXPECT_TRUE(ordered(other));
-    other.dim = 192;
-    EXPECT_FALSE(ordered(other));
-    other = p;
-    other.q_len = 2048;
-    EXPECT_TRUE(ordered(other));
-    other.dim = other.value_dim = 64;
-    EXPECT_FALSE(ordered(other));
-    other = p;
-    other.q_len = 4096;
-    EXPECT_FALSE(ordered(other));
-    other = p;
-    other.batch = 2;  // few tiles: each would wait for the one before it
-    EXPECT_FALSE(ordered(other));
-    other = p;
-    other.kv_heads = 8;
-    EXPECT_FALSE(ordered(other));
-    other = p;
-    other.window = 100;
-    EXPECT_FALSE(ordered(other));
-    other = p;
-    other.causal = false;
-    EXPECT_FALSE(ordered(other));
+    Problem problem{.batch = 32, .heads = 16, .kv_heads = 16, .causal = true};
+    set_lengths(problem, 1024);
+    expect_chosen(problem, is_sum_ordered,
+                  {{"64 columns", [](Problem& p) { set_dims(p, 64); }, true},
+                   {"192 columns", [](Problem& p) { p.dim = 192; }, false},
+                   {"2,048 rows", [](Problem& p) { set_lengths(p, 2048); }, true},
+                   {"64 columns and 2,048 rows",
+                    [](Problem& p) {
+                        set_dims(p, 64);
+                        set_lengths(p, 2048);
+                    },
+                    false},
+                   {"4,096 rows", [](Problem& p) { set_lengths(p, 4096); }, false},
+                   {"few tiles: each would wait for the one before it",
+                    [](Problem& p) { p.batch = 2; }, false},
+                   {"8 kv heads", [](Problem& p) { p.kv_heads = 8; }, false},
+                   {"window", [](Problem& p) { p.window = 100; }, false},
+                   {"no mask", [](Problem& p) { p.causal = false; }, false}});
 }
 
 // No spills, no serialised wgmma, no ignored setmaxnreg: generate_backward turns all of them into
