@@ -80,8 +80,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid
                 ptx::wgmma<0, ptx::AlongRows<32768>>(Tf32{}, ptx::Steps<4>{}, v42, v59,
                     ptx::wgmma_descriptor_swizzle128(base + k_x_tile0 + v44.at * 32768, 16, 1024), s58);
                 ptx::wgmma_commit();
-                ptx::wgmma_tie(v42);
-                ptx::wgmma_tie(v59);
                 ptx::wgmma_wait<0>();
                 ptx::wgmma_tie(v42);
                 ptx::wgmma_tie(v59);
