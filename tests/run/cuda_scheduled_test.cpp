@@ -24,6 +24,7 @@
 #include "tests/cuda/emulate.h"
 #include "tests/run/chained_programs.h"
 #include "tests/run/cuda_arrays.h"
+#include "tests/run/cuda_programs.h"
 #include "tests/run/scheduled_programs.h"
 
 namespace tilewright {
@@ -40,7 +41,8 @@ bool has_sources() {
 /// A program with its arrays, the reference results, and its kernel.
 struct Case {
     explicit Case(const CudaProgram& of, bool copies = false,
-                  std::optional<cuda::schedule::Choice> choice = std::nullopt)
+                  std::optional<cuda::schedule::Choice> choice = std::nullopt,
+                  bool without_wgmma = false)
         : program(of),
           function(ir::parse(of.text)),
           expected(function, of.extents),
@@ -49,10 +51,15 @@ struct Case {
             program.grid.empty() ? function.grid : program.grid;
         expected.poison_output();
         cpu::interpret(function, expected.arguments);
-        cuda::Target target = cuda::target_of("sm_90a");
+        cuda::Target target = cuda::target_of(without_wgmma ? "sm_80" : "sm_90a");
         target.facts = cuda::facts_of(function, got.arguments, copies);
         target.choice = choice;
-        kernel = cuda::schedule::print_cuda(cuda::schedule::schedule(function, target));
+        if (without_wgmma) {
+            function = cuda::prepare(std::move(function));
+            kernel = cuda::generate(function, target);
+        } else {
+            kernel = cuda::schedule::print_cuda(cuda::schedule::schedule(function, target));
+        }
     }
     /// The error of the last array, the output, which is poisoned before the run.
     double error(const EmulatedKernels& emulated, std::size_t index, unsigned seed) {
@@ -368,8 +375,9 @@ bool is_caught(Case& of, const EmulatedKernels& emulated, std::size_t index) {
 class Faults {
   public:
     explicit Faults(const CudaProgram& program,
-                    std::optional<cuda::schedule::Choice> choice = std::nullopt)
-        : of(program, false, choice), source(of.kernel.source) {
+                    std::optional<cuda::schedule::Choice> choice = std::nullopt,
+                    bool without_wgmma = false)
+        : of(program, false, choice, without_wgmma), source(of.kernel.source) {
         kernels.push_back(of.kernel);
         names.emplace_back("none");
     }
@@ -493,6 +501,56 @@ TEST(CudaScheduled, EveryFaultPlantedInChainsIsSeen) {
     faults.leave_out("values are not released", "mbarrier_arrive",
                      following(source.find("mbarrier_arrive", rounds)));
     faults.expect_all_seen();
+}
+
+TEST(CudaScheduled, EveryBarrierLeftOutOfOtherKernelsIsSeen) {
+    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    const CudaProgram programs[] = {
+        // A ring of copies.
+        testing_support::matmul_program("f16", "f32", 64, 64, 32, 6, 1e-3),
+        // Lines that are filled, written and sorted.
+        {"sorted",
+         R"(
+func @sorted(%x: ref<i32[2, 320]>, %z: ref<i32[2, 320]>) grid [] num_warps 4 {
+  %o = constant 0 : i64
+  %a = load %x[%o : 2, %o : 320] : i32[2, 320]
+  %p = sort %a axis 1 count 320 : i32[2, 320]
+  store %z[%o : 2, %o : 320], %p
+  yield
+}
+)",
+         {{2, 320}, {2, 320}}},
+        // Parts of a reduction, and totals of a scan.
+        {"parts",
+         R"(
+func @parts(%x: ref<i32[512]>, %z: ref<i32[512]>) grid [] num_warps 4 {
+  %o = constant 0 : i64
+  %a = load %x[%o : 512] : i32[512]
+  %m = reduce %a sum axis 0 : i32
+  %w = broadcast %m : i32[512]
+  %s = scan %a sum axis 0 : i32[512]
+  %d = sub %s, %w : i32[512]
+  store %z[%o : 512], %d
+  yield
+}
+)",
+         {{512}, {512}}}};
+    for (const CudaProgram& program : programs) {
+        Faults faults(program, std::nullopt, true);
+        const std::string& source = faults.source;
+        std::string line;
+        for (const char* words : {"__syncthreads();", "cp_async_wait<"}) {
+            for (std::size_t at = source.find(words); at != std::string::npos;
+                 at = source.find(words, at + 1)) {
+                const std::size_t begin = source.rfind('\n', at) + 1,
+                                  next = source.find('\n', at) + 1;
+                line = fmt::format("{}: {}", program.name,
+                                   source.substr(begin, source.find('\n', next) - begin));
+                faults.leave_out(line.c_str(), words, at);
+            }
+        }
+        faults.expect_all_seen();
+    }
 }
 
 }  // namespace
