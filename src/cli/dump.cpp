@@ -26,20 +26,27 @@ struct DumpOptions {
     bool optimised = false;
 };
 
-/// The scheduled form of a program after a pass, for arrays that are aligned and row-major.
+/// The scheduled form of a program at a level or after a pass, for arrays that are aligned and
+/// row-major.
 std::string schedule_text(const ir::Function& function, const DumpOptions& options) {
     namespace schedule = cuda::schedule;
     const std::string& arch = options.choice.arch;
     cuda::Target target = cuda::target_of(arch.empty() ? "sm_90a" : arch);
     target.facts = cuda::facts_of_dense(function, cuda::schedule::may_copy(function, target.arch));
     const std::size_t colon = options.to.find(':');
-    const std::string level = colon == std::string::npos ? "" : options.to.substr(colon + 1);
-    const auto up_to = level.empty() ? schedule::Level::synchronised : schedule::parse_level(level);
-    if (!up_to) {
-        user_error("dump", "expected a level of {} after `schedule:` but got `{}`",
-                   schedule::level_names(), level);
+    if (colon == std::string::npos) {
+        return schedule::print(schedule::schedule_any(function, target));
     }
-    return schedule::print(schedule::schedule_any(function, target, *up_to));
+    const std::string stop = options.to.substr(colon + 1);
+    if (const auto level = schedule::parse_level(stop)) {
+        return schedule::print(schedule::schedule_any(function, target, *level));
+    }
+    const auto level = schedule::level_of_pass(stop);
+    if (!level) {
+        user_error("dump", "expected a level of {} or a pass of {} after `schedule:` but got `{}`",
+                   schedule::level_names(), schedule::pass_names(), stop);
+    }
+    return schedule::print(schedule::schedule_any(function, target, *level, stop));
 }
 
 void dump_page(const DumpOptions& options, Console& console) {
@@ -100,12 +107,12 @@ void add_dump(CLI::App& app, Console& console) {
             if (text == known) return {};
         }
         if (text.starts_with("schedule:")) return {};
-        return "expected ir, bytecode, schedule[:LEVEL], cuda, ptx or sass but got " + text;
+        return "expected ir, bytecode, schedule[:LEVEL|PASS], cuda, ptx or sass but got " + text;
     };
     command
         ->add_option("--to", options->to,
-                     "ir, bytecode, schedule[:LEVEL] (for sm_90a), cuda, ptx or sass [ir; with "
-                     "--arch cuda]")
+                     "ir, bytecode, schedule[:LEVEL|PASS] (for sm_90a), cuda, ptx or sass [ir; "
+                     "with --arch cuda]")
         ->type_name("FORM")
         ->check(CLI::Validator(form, ""));
     command->add_option("--arch", options->choice.arch, "the GPU, as sm_90a [sm_80]")

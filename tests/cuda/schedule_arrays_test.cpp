@@ -26,6 +26,7 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   warps @all first 0 count 4 registers 0
   layout @rows shape [16, 32] reg [1, 2] lane [4, 8, 16, 32, 64] warp [128, 256]
   layout @column shape [16] reg [] lane [0, 0, 0, 1, 2] warp [4, 8]
+  layout @narrow shape [16, 1] reg [] lane [0, 0, 0, 1, 2] warp [4, 8]
   layout @lanes shape [32] reg [] lane [1, 2, 4, 8, 16] warp [0, 0]
   operation of @one
   %n = program_id axis 0 : i64
@@ -193,7 +194,14 @@ TEST(ScheduleArrays, RulesOfAccessesAreCheckedInProgramsThatBreakThem) {
         "store %n, %zero, %v of @z index [16, 32] bounds [0, 1]\n"
         "%d = declare zero words : f32[16, 32] @rows\n"
         "load %n, %zero, %d of @x index [16, 32] vector 4 into\n"
-        "copy_tile %n, %zero of @x index [16, 32] row_bytes 128 group 128 to @c\n" +
+        "copy_tile %n, %zero of @x index [16, 32] row_bytes 128 group 128 to @c\n"
+        "%along = iota axis 1 : i32[16, 32] @rows\n"
+        "%down = iota axis 0 : i32[16, 32] @rows\n"
+        "%q = declare : i32[16] @column\n"
+        "%r = expand_dims %q axis 1 : i32[16, 1] @narrow\n"
+        "%b = broadcast %r : i32[16, 32] @rows\n"
+        "%h = lt %down, %b : bool[16, 32] @rows\n"
+        "%m = load %n, %zero, %h of @x index [16, 32] vector 4 masked : f32[16, 32] @rows\n" +
         std::string(kScatter));
     const Breach breaches[] = {
         {"V28", Level::split, "index [16, 32] vector 4 words", "index [0, 32] vector 4 words"},
@@ -204,9 +212,10 @@ TEST(ScheduleArrays, RulesOfAccessesAreCheckedInProgramsThatBreakThem) {
         {"V28", Level::split, "%zero, %yes, %one", "%zero, %one, %one"},
         {"V28", Level::split, "%zero, %yes, %one", "%zero, %yes, %zero"},
         {"V28", Level::split, "load %c, %zero", "load %zero, %c"},
-        {"V28", Level::split, "i32[16] @l1", "i32[16] @l3"},
+        {"V28", Level::split, "i32[16] @l1", "i32[16] @l4"},
         {"V28", Level::split, "store %n, %zero, %v", "store %n, %zero, %c"},
         {"V28", Level::split, "copy_tile %n, %zero", "copy_tile %n, %one"},
+        {"V29", Level::split, "lt %down, %b", "lt %along, %b"},
         {"V29", Level::split, "vector 4 words", "vector 8 words"},
         {"V29", Level::split, "vector 4 words", "vector 2 words"},
         {"V29", Level::split, "of @x index [16, 32] vector 4 words",
@@ -226,7 +235,7 @@ TEST(ScheduleArrays, RulesOfAccessesAreCheckedInProgramsThatBreakThem) {
     };
     const auto change = [](const Breach& breach, std::string& text) {
         text.insert(text.find("  warps"),
-                    "  layout @l3 shape [16] reg [] lane [1, 2, 4, 8, 0] warp [0, 0]\n");
+                    "  layout @l4 shape [16] reg [] lane [1, 2, 4, 8, 0] warp [0, 0]\n");
         apply(breach, text);
     };
     expect_all_broken(

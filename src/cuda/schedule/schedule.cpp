@@ -10,6 +10,7 @@
 #include "cuda/schedule/join_iterations.h"
 #include "cuda/schedule/join_soft_caps.h"
 #include "cuda/schedule/lower.h"
+#include "cuda/schedule/materialise.h"
 #include "cuda/schedule/pair_blocks.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/place_waits.h"
@@ -36,39 +37,52 @@ bool may_copy(const ir::Function& kernel, const std::string& arch) {
 
 namespace {
 
-Program scheduled(const ir::Function& prepared, const Target& target, Pairs pairs, Level up_to) {
-    constexpr std::pair<Level, void (*)(Program&)> kPasses[] = {
-        {Level::lowered, join_iterations},
-        {Level::selected, select_dots},
-        {Level::laid_out, assign_layouts},
-        {Level::laid_out, guard_masks},
-        {Level::laid_out, defer_sums},
-        {Level::laid_out, join_soft_caps},
-        {Level::staged, stage},
-        {Level::specialised, warp_specialise},
-        {Level::specialised, pair_blocks},
-        {Level::waiting, place_waits},
-        {Level::split, split_epilogue},
-        {Level::placed, place_shared},
-        {Level::synchronised, insert_barriers}};
+struct Pass {
+    std::string_view name;
+    Level level;
+    void (*run)(Program&);
+    std::string_view of_chains = {};  ///< what it runs for chained products
+};
+constexpr Pass kPasses[] = {{"lower", Level::lowered, [](Program&) {}},
+                            {"join_iterations", Level::lowered, join_iterations},
+                            {"select_dots", Level::selected, select_dots, "select_chain"},
+                            {"materialise", Level::selected, materialise},
+                            {"assign_layouts", Level::laid_out, assign_layouts},
+                            {"guard_masks", Level::laid_out, guard_masks},
+                            {"defer_sums", Level::laid_out, defer_sums},
+                            {"join_soft_caps", Level::laid_out, join_soft_caps},
+                            {"stage", Level::staged, stage, "stage_chain"},
+                            {"warp_specialise", Level::specialised, warp_specialise},
+                            {"pair_blocks", Level::specialised, pair_blocks},
+                            {"place_waits", Level::waiting, place_waits, "pipeline_dots"},
+                            {"split_epilogue", Level::split, split_epilogue},
+                            {"place_shared", Level::placed, place_shared},
+                            {"insert_barriers", Level::synchronised, insert_barriers}};
+bool is_called(const Pass& pass, std::string_view name) {
+    return !name.empty() && (pass.name == name || pass.of_chains == name);
+}
+
+Program scheduled(const ir::Function& prepared, const Target& target, Pairs pairs, Level up_to,
+                  std::string_view last) {
     Program program = lower(prepared, target);
     program.wanted_pairs = pairs;
     if (target.choice) {
         program.order.group = target.choice->group;
         if (target.choice->stages > 0) program.stages = target.choice->stages;
     }
-    check(program);
-    for (const auto& [level, pass] : kPasses) {
-        if (level > up_to) break;
-        pass(program);
+    for (const Pass& pass : kPasses) {
+        if (pass.level > up_to) break;
+        pass.run(program);
         check(program);
+        if (is_called(pass, last)) break;
     }
     return program;
 }
 
 }  // namespace
 
-Program schedule(const ir::Function& kernel, const Target& target, Level up_to) {
+Program schedule(const ir::Function& kernel, const Target& target, Level up_to,
+                 std::string_view last) {
     if (!is_for(target.arch)) throw Refused("it is for sm_90a only");
     std::string reason;
     const std::vector<Tile> tiles =
@@ -78,7 +92,7 @@ Program schedule(const ir::Function& kernel, const Target& target, Level up_to) 
         std::string refusal = prepared.refusal;
         if (refusal.empty()) {
             try {
-                return scheduled(prepared.kernel, target, tile.pairs, up_to);
+                return scheduled(prepared.kernel, target, tile.pairs, up_to, last);
             } catch (const Refused& refused) {
                 refusal = refused.what();
             }
@@ -118,11 +132,12 @@ Generated generate_best(const ir::Function& kernel, const Target& target) {
     return cuda::generate(cuda::prepare(kernel), target);
 }
 
-Program schedule_any(const ir::Function& kernel, const Target& target, Level up_to) {
+Program schedule_any(const ir::Function& kernel, const Target& target, Level up_to,
+                     std::string_view last) {
     std::string reason = "it is not for sm_90a";
     if (is_for(target.arch)) {
         try {
-            return schedule(kernel, target, up_to);
+            return schedule(kernel, target, up_to, last);
         } catch (const Refused& refused) {
             reason = refused.what();
         }
@@ -130,7 +145,7 @@ Program schedule_any(const ir::Function& kernel, const Target& target, Level up_
     debug_log(kernel.name, "no wgmma: {}", reason);
     if (up_to < Level::split) {
         user_error(kernel.name, "expected a level of {} for kernels without wgmma but got `{}`: {}",
-                   level_names(Level::split), name(up_to), reason);
+                   level_names(Level::split), last.empty() ? name(up_to) : last, reason);
     }
     return scheduled_without_roles(cuda::prepare(kernel), target, up_to);
 }
@@ -139,6 +154,23 @@ std::string level_names(Level first) {
     std::string names;
     for (int i = static_cast<int>(first); i < kNumLevels; ++i) {
         names += fmt::format("{}{}", names.empty() ? "" : ", ", name(static_cast<Level>(i)));
+    }
+    return names;
+}
+
+std::optional<Level> level_of_pass(std::string_view pass) {
+    for (const Pass& one : kPasses) {
+        if (is_called(one, pass)) return one.level;
+    }
+    return std::nullopt;
+}
+
+std::string pass_names() {
+    std::string names;
+    for (const Pass& one : kPasses) {
+        for (const std::string_view name : {one.name, one.of_chains}) {
+            if (!name.empty()) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+        }
     }
     return names;
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "cuda/schedule/materialise.h"
 #include "cuda/schedule/tools.h"
 
 namespace tilewright::cuda::schedule {
@@ -254,7 +253,6 @@ void select_chain(Program& program) {
         throw Refused("its dots follow from each other, but none of them starts at zero");
     }
     remove_unused(program);
-    materialise(program);
     program.level = Level::selected;
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "cuda/schedule/materialise.h"
 #include "cuda/schedule/select_chain.h"
 #include "cuda/schedule/tools.h"
 
@@ -286,7 +285,6 @@ void select_dots(Program& program) {
     const auto at = std::find_if(program.body.body.begin(), program.body.body.end(),
                                  [](const Instruction& made) { return made.is(ir::Op::for_loop); });
     program.body.body.insert(at, selection.before.begin(), selection.before.end());
-    materialise(program);
     program.level = Level::selected;
 }
 

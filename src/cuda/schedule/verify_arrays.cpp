@@ -1,9 +1,12 @@
 // The rules of accesses to arrays in programs without roles.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "cuda/schedule/array_access.h"
+#include "cuda/schedule/tools.h"
 #include "cuda/schedule/verify_rules.h"
 
 namespace tilewright::cuda::schedule {
@@ -128,6 +131,47 @@ std::set<Value> values_in_words(const Program& p) {
     return found;
 }
 
+/// May elements of a tile differ along an axis, as far as operations tell?
+class Variation {
+  public:
+    explicit Variation(const Program& p) : p_(p), uses_(p) {}
+
+    bool along(Value value, int axis) {
+        const ir::Shape& shape = p_.type(value).type.shape;
+        if (shape.rank() == 0 || shape[axis] == 1) return false;
+        const auto [known, is_new] = known_.try_emplace({value, axis}, true);
+        if (!is_new) return known->second;
+        const Instruction* const made = uses_.definition(value);
+        return known_[{value, axis}] = made == nullptr || along(*made, axis);
+    }
+
+  private:
+    bool along(const Instruction& made, int axis) {
+        const auto operands_vary = [&](int other) {
+            return std::any_of(made.operands.begin(), made.operands.end(),
+                               [&](Value operand) { return along(operand, other); });
+        };
+        // A tile that came through shared memory is not followed to where it was written.
+        if (made.is(ir::Op::constant) || made.is(Op::read_tile)) return false;
+        if (made.is(ir::Op::iota)) return made.number("axis") == axis;
+        if (made.is(ir::Op::expand_dims)) {
+            return operands_vary(axis < made.number("axis") ? axis : axis - 1);
+        }
+        if (made.is(ir::Op::transpose)) {
+            return operands_vary(
+                static_cast<int>(made.list("permutation").at(static_cast<std::size_t>(axis))));
+        }
+        const bool keeps_axes = made.is(Op::relabel) || made.is(Op::shuffle) ||
+                                made.is(ir::Op::broadcast) ||
+                                (made.op == Op::tile && is_pointwise(made.tile));
+        return !keeps_axes || operands_vary(axis);
+    }
+
+    const Program& p_;
+    const Uses uses_;
+    std::map<std::pair<Value, int>, bool> known_;
+};
+
 }  // namespace
 
 Broken array_accesses(const Program& p) {
@@ -136,10 +180,11 @@ Broken array_accesses(const Program& p) {
     });
 }
 
-// V29: what is accessed at once lies beside each other, in an array and in the registers; elements
-// stay in words only where those are loaded whole.
+// V29: what is accessed at once lies beside each other, in an array and in the registers, under one
+// mask; elements stay in words only where those are loaded whole.
 Broken vectors_of_accesses(const Program& p) {
     const std::set<Value> in_words = values_in_words(p);
+    std::optional<Variation> variation;
     std::set<Value> variables;
     each_instruction(p.body, [&](const Instruction& made) {
         if (made.is(Op::declare)) variables.insert(made.result());
@@ -161,6 +206,10 @@ Broken vectors_of_accesses(const Program& p) {
                 access.vector > vector_length(*layout, access.axis[last])) {
                 return broken("%{} does not have {} neighbours in rows", p.value_name(tile),
                               access.vector);
+            }
+            if (access.mask && !variation) variation.emplace(p);
+            if (access.mask && variation->along(access.mask, access.vector_axis())) {
+                return broken("neighbours in %{} are masked one by one", p.value_name(tile));
             }
         }
         if (made.has("into") && !variables.contains(tile)) {

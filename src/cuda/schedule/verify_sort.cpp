@@ -120,6 +120,11 @@ class Sorts {
 // V35: lines that are read have been written and sorted as they are read, in a buffer that they
 // fit, and their ends are filled.
 Broken sorts(const Program& p) {
+    bool has_lines = false;
+    each_instruction(p.body, [&](const Instruction& made) {
+        has_lines |= is_lines(made) || made.is(Op::read_lines);
+    });
+    if (!has_lines) return std::nullopt;
     const Sorts sorts(p);
     return first(p.body, [&](const Instruction& made) { return sorts.check(made); });
 }

@@ -1,0 +1,125 @@
+// Passes of the scheduled form one by one: the text before and after.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <sstream>
+
+#include "cuda/schedule/materialise.h"
+#include "cuda/schedule/tools.h"
+#include "tests/cuda/schedule_support.h"
+#include "tests/support/throws.h"
+
+namespace tilewright::cuda::schedule {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> names_of_passes() {
+    std::vector<std::string> names;
+    std::istringstream list(pass_names());
+    for (std::string name; std::getline(list >> std::ws, name, ',');) names.push_back(name);
+    return names;
+}
+
+/// The program after a pass.
+Program after(const std::string& pass, const ir::Function& function, const Target& target) {
+    return schedule(function, target, level_of_pass(pass).value(), pass);
+}
+
+Program after(const std::string& pass, const testing_support::Product& product) {
+    const ir::Function function = kernel_of(product);
+    return after(pass, function, dense_target(function));
+}
+
+int count_of(const Program& program, ir::Op op) {
+    int count = 0;
+    each_instruction(program.body, [&](const Instruction& made) { count += made.is(op) ? 1 : 0; });
+    return count;
+}
+
+TEST(SchedulePasses, EachCanBeTheLast) {
+    const std::vector<std::string> names = names_of_passes();
+    EXPECT_GE(names.size(), 18U);
+    EXPECT_EQ(level_of_pass("emit"), std::nullopt);
+    EXPECT_EQ(level_of_pass(""), std::nullopt);
+    const auto attention = testing_support::attention({"a", 4, 1024, 1024, 64, 128, 64, true});
+    for (const std::string& text : {testing_support::product(kMatmul).text, attention.text}) {
+        const ir::Function function = ir::parse(text);
+        const Target target = dense_target(function);
+        Level level = Level::lowered;
+        for (const std::string& name : names) {
+            SCOPED_TRACE(name);
+            const Program program = after(name, function, target);
+            EXPECT_LE(level, program.level);
+            level = program.level;
+            EXPECT_EQ(level, level_of_pass(name));
+            EXPECT_EQ(broken_rule(program), std::nullopt);
+            EXPECT_EQ(print(parse(print(program))), print(program));
+        }
+        EXPECT_EQ(print(after(names.back(), function, target)), print(schedule(function, target)));
+    }
+}
+
+TEST(SchedulePasses, KernelsWithoutWgmmaHaveTheLastOnes) {
+    const ir::Function function = kernel_of(kMatmul);
+    const Target target = target_of("sm_80");
+    EXPECT_EQ(print(schedule_any(function, target, Level::placed, "place_shared")),
+              print(schedule_any(function, target, Level::placed)));
+    EXPECT_THAT([&] { schedule_any(function, target, Level::laid_out, "guard_masks"); },
+                tilewright::testing::throws("expected a level of split, placed, synchronised for "
+                                            "kernels without wgmma but got `guard_masks`: it is "
+                                            "not for sm_90a"));
+}
+
+// 456 = 7 * 64 + 8: the last columns of x and rows of y are a narrower product after the loop.
+TEST(SchedulePasses, ALastNarrowerProductBecomesAnIteration) {
+    const testing_support::Product uneven{"uneven", 328, 520, 456, 256, 256};
+    EXPECT_EQ(count_of(after("lower", uneven), ir::Op::dot), 2);
+    const Program joined = after("join_iterations", uneven);
+    EXPECT_EQ(count_of(joined, ir::Op::dot), 1);
+    EXPECT_EQ(count_of(joined, ir::Op::for_loop), 1);
+}
+
+TEST(SchedulePasses, ReadersOfIndexMathHaveCopiesOfTheirOwn) {
+    const auto shared_values = [&](const char* pass) {
+        int shared = 0;
+        for (const auto& one : all_programs()) {
+            const ir::Function function = ir::parse(one.text);
+            const Program program = after(pass, function, dense_target(function));
+            const IndexTiles tiles(program);
+            const Uses uses(program);
+            each_instruction(program.body, [&](const Instruction& made) {
+                if (made.results.empty() || !tiles.contains(made.result())) return;
+                std::set<const Instruction*> readers;
+                for (const Instruction* user : uses.users(made.result())) {
+                    if (user->results.empty() || !tiles.contains(user->result())) {
+                        readers.insert(user);
+                    }
+                }
+                shared += readers.size() > 1 ? 1 : 0;
+            });
+        }
+        return shared;
+    };
+    EXPECT_GT(shared_values("select_dots"), 0);
+    EXPECT_EQ(shared_values("materialise"), 0);
+}
+
+TEST(SchedulePasses, PairsLoadHalfOfWhatBothRead) {
+    const ir::Function function = kernel_of(kMatmul);
+    Target target = dense_target(function);
+    target.choice = Choice{.tile = {128, 192, Pairs::rows}};
+    const std::string alone = print(after("warp_specialise", function, target));
+    EXPECT_THAT(alone, Not(HasSubstr("pairs @rows")));
+    EXPECT_THAT(alone, Not(HasSubstr("multicast")));
+    EXPECT_THAT(alone, HasSubstr("empty_arrivals 8 "));
+    const std::string paired = print(after("pair_blocks", function, target));
+    EXPECT_THAT(paired, HasSubstr("pairs @rows"));
+    EXPECT_THAT(paired, HasSubstr("to @y_tile1 channel @operands multicast @rows"));
+    EXPECT_THAT(paired, HasSubstr("empty_arrivals 16 "));
+}
+
+}  // namespace
+}  // namespace tilewright::cuda::schedule
