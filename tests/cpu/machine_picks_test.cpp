@@ -29,12 +29,13 @@ bool picks(const ir::Function& function) {
     return picks && !sums;
 }
 
-/// A tile of an array that is stored to, which is not read in place.
-Value own_tile(Agreement& test, DType dtype, const std::vector<std::int64_t>& dims) {
-    const Value array = test.array(dtype, dims);
-    const Value result = test.load_all(array);
-    std::vector<ir::IndexOperand> indices;
+/// A tile for each program, of an array that is stored to, which is therefore not read in place.
+Value own_tile(Agreement& test, DType dtype, std::vector<std::int64_t> dims) {
+    std::vector<ir::IndexOperand> indices{ir::IndexOperand::scalar(test.k.b.program_id(0))};
     for (const std::int64_t dim : dims) indices.push_back(test.k.slice(0, dim));
+    dims.insert(dims.begin(), test.k.function.grid[0]);
+    const Value array = test.array(dtype, dims);
+    const Value result = test.k.load(array, indices);
     test.k.store(array, indices, result);
     return result;
 }
