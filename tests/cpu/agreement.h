@@ -57,6 +57,17 @@ class Agreement {
         return k.load(ref, indices);
     }
 
+    /// A tile for each program, of an array that is stored to, which is therefore not read in
+    /// place. The grid has one axis.
+    ir::Value own_tile(DType dtype, std::vector<std::int64_t> dims) {
+        std::vector<ir::IndexOperand> indices{ir::IndexOperand::scalar(k.b.program_id(0))};
+        for (const std::int64_t dim : dims) indices.push_back(k.slice(0, dim));
+        dims.insert(dims.begin(), grid_[0]);
+        const ir::Value array = this->array(dtype, dims), result = k.load(array, indices);
+        k.store(array, indices, result);
+        return result;
+    }
+
     /// Stores a tile or scalar to a new array with one such shape for each program.
     void keep(ir::Value value) {
         const ir::Type type = k.b.type(value);

@@ -29,17 +29,6 @@ bool picks(const ir::Function& function) {
     return picks && !sums;
 }
 
-/// A tile for each program, of an array that is stored to, which is therefore not read in place.
-Value own_tile(Agreement& test, DType dtype, std::vector<std::int64_t> dims) {
-    std::vector<ir::IndexOperand> indices{ir::IndexOperand::scalar(test.k.b.program_id(0))};
-    for (const std::int64_t dim : dims) indices.push_back(test.k.slice(0, dim));
-    dims.insert(dims.begin(), test.k.function.grid[0]);
-    const Value array = test.array(dtype, dims);
-    const Value result = test.k.load(array, indices);
-    test.k.store(array, indices, result);
-    return result;
-}
-
 /// sum(where(iota == at, x, 0), axis), or with ne and the operands of where exchanged.
 Value picked(ir::Builder& b, Value x, int axis, Value at, bool equal = true) {
     const ir::Type type = b.type(x);
@@ -64,7 +53,7 @@ TEST(MachinePicks, EveryPlaceOfEveryAxis) {
                 // Indices from -1 to the extent: both ends are outside.
                 Agreement test({extent + 2});
                 ir::Builder& b = test.k.b;
-                const Value x = own_tile(test, dtype, dims);
+                const Value x = test.own_tile(dtype, dims);
                 const Value at = b.binary(Op::sub, b.program_id(0), test.k.index(1));
                 test.keep(picked(b, x, axis, b.cast(at, DType::i32)));
                 test.keep(picked(b, x, axis, at, false));
@@ -84,7 +73,7 @@ TEST(MachinePicks, LoopsReadWhatTheyWrite) {
         Kernel& k = test.k;
         ir::Builder& b = k.b;
         const ir::Shape square{n, n};
-        const std::array init{own_tile(test, DType::f32, {n, n})};
+        const std::array init{test.own_tile(DType::f32, {n, n})};
         const auto result = b.for_loop(
             k.index(0), k.index(n + 1), k.index(1), init,
             [&](Value iv, std::span<const Value> carries) -> std::vector<Value> {
@@ -111,7 +100,7 @@ TEST(MachinePicks, SpecialValues) {
             Agreement test({4});
             ir::Builder& b = test.k.b;
             const ir::Type type{DType::f32, {4, 4}};
-            const Value x = own_tile(test, DType::f32, {4, 4});
+            const Value x = test.own_tile(DType::f32, {4, 4});
             const Value here = b.broadcast(b.binary(Op::eq, b.iota(ir::Type{DType::i32, {1, 4}}, 1),
                                                     b.constant(ir::Type{DType::i32, {1, 4}}, 2)),
                                            type.shape);
@@ -132,7 +121,7 @@ TEST(MachinePicks, OtherSums) {
     Agreement test({4});
     ir::Builder& b = test.k.b;
     const ir::Type type{DType::f32, {4, 6}};
-    const Value x = own_tile(test, DType::f32, {4, 6});
+    const Value x = test.own_tile(DType::f32, {4, 6});
     const Value at = b.cast(b.program_id(0), DType::i32);
     const auto where = [&](const ir::Shape& line, int along, Value place, double otherwise,
                            int axis) {
