@@ -159,6 +159,7 @@ std::shared_ptr<DerivedSite> site_of(Value dropout) {
 }
 
 thread_local bool kernel_failed = false;
+thread_local std::string backward_error;  ///< torch's C functions do not pass it on
 
 Value make_undefined() {
     stable::TensorHandle made = nullptr;
@@ -213,17 +214,36 @@ void fused_backward(Value* stack, std::uint64_t, std::uint64_t) {
     for (const std::size_t i : {5, 6, 0}) operands.push_back(std::move(tensors[i]));
     std::vector<bool> needed;
     for (std::size_t i = 0; i < count; ++i) needed.push_back((wanted.at(i) & 1) != 0);
-    without_python_errors([&] {
-        const auto derived = site_of(stack[12])->backward(needed);
-        std::vector<OwnedTensor> gradients =
-            run_site(derived->site, operands, 0,
-                     numbered_masks().find(static_cast<std::int64_t>(stack[11])));
-        for (std::size_t i = 0; i < 4; ++i) {
-            const int place = i < count ? derived->places[i] : -1;
-            stack[i] =
-                place < 0 ? make_undefined() : gradients[static_cast<std::size_t>(place)].release();
-        }
-    });
+    try {
+        without_python_errors([&] {
+            const auto derived = site_of(stack[12])->backward(needed);
+            std::vector<OwnedTensor> gradients =
+                run_site(derived->site, operands, 0,
+                         numbered_masks().find(static_cast<std::int64_t>(stack[11])));
+            for (std::size_t i = 0; i < 4; ++i) {
+                const int place = i < count ? derived->places[i] : -1;
+                stack[i] = place < 0 ? make_undefined()
+                                     : gradients[static_cast<std::size_t>(place)].release();
+            }
+        });
+    } catch (const std::exception& error) {
+        backward_error = error.what();
+        throw;
+    }
+}
+
+/// The same where torch would record that the gradients have none. By operators of ours, which have
+/// the same schema: the first one has that kernel; the second one, for gradients that may be
+/// differentiated, is a Python function whose autograd Function refuses that by name.
+void fused_backward_with_gradients(Value* stack, std::uint64_t, std::uint64_t) {
+    const bool twice = stable::functions().aoti_torch_grad_mode_is_enabled();
+    const char* const name =
+        twice ? "tilewright::fused_backward_twice" : "tilewright::fused_backward";
+    backward_error.clear();
+    const auto status = stable::functions().aoti_torch_call_dispatcher(name, "", stack);
+    if (status != 0 && !backward_error.empty())
+        throw std::runtime_error(std::exchange(backward_error, {}));
+    stable::check(status, "compute gradients");
 }
 
 }  // namespace
@@ -246,10 +266,26 @@ void bind_fused(nb::module_& module) {
                 void* const library = stable::make_library("aten", key);
                 stable::implement(library, name.c_str(), fused_forward);
                 stable::implement(library, (name + "_backward").c_str(), fused_backward);
+                stable::implement(stable::make_library("tilewright", key), "fused_backward",
+                                  fused_backward);
+                void* const autograd =
+                    stable::make_library("aten", (std::string("Autograd") + key).c_str());
+                stable::implement(autograd, (name + "_backward").c_str(),
+                                  fused_backward_with_gradients);
             }
         },
         "Implements torch's operator for fused attention of other libraries; only after "
-        "implement_operators, where that returned True.");
+        "implement_operators, where that returned True, and the definition of fused_backward.");
+    module.def(
+        "fused_site",
+        [](double dropout) { return site_of(std::bit_cast<Value>(dropout))->forward()->site; },
+        nb::arg("dropout"), "The site that this dropout_p stands for.");
+    module.def(
+        "fused_mask",
+        [](std::int64_t number) {
+            return nb::borrow(nb::handle(numbered_masks().find(number).object));
+        },
+        nb::arg("number"), "The core of the block mask of a number, None for 0.");
     nb::class_<NumberedMask>(module, "NumberedMask")
         .def(nb::init<nb::object>(), nb::arg("core"))
         .def_prop_ro("scale", &NumberedMask::scale);

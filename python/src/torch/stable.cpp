@@ -69,6 +69,8 @@ bool find_all(void* library) {
     TW_FIND(torch_string_c_str);
     TW_FIND(torch_delete_string);
     TW_FIND(torch_get_num_threads);
+    TW_FIND(aoti_torch_grad_mode_is_enabled);
+    TW_FIND(aoti_torch_call_dispatcher);
 #undef TW_FIND
     found.torch_exception_get_what_without_backtrace = reinterpret_cast<const char* (*)()>(
         dlsym(library, "torch_exception_get_what_without_backtrace"));

@@ -45,6 +45,9 @@ struct Functions {
     Status (*torch_string_c_str)(void* string, const char**);
     Status (*torch_delete_string)(void* string);
     Status (*torch_get_num_threads)(std::uint32_t*);
+    bool (*aoti_torch_grad_mode_is_enabled)();
+    /// Calls an operator: takes its arguments from the stack and leaves its results there.
+    Status (*aoti_torch_call_dispatcher)(const char* name, const char* overload, Value* stack);
     /// Frees an optional argument; null before torch 2.13, where `delete` does.
     Status (*torch_delete_stable_ivalue)(Value*);
     /// Why a function of this thread failed; null before torch 2.13.

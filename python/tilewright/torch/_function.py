@@ -152,3 +152,21 @@ class AttentionBackward(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, site, mask, seed, *operands):
         return _batching.batched(AttentionBackward, info, in_dims, site, mask, seed, operands)
+
+
+def _fused_backward_twice(dout, query, key, value, fourth, needs_gradient, out, lse, *rest, **_):
+    """Gradients of `_ops.fused` that may be differentiated, which AttentionBackward refuses."""
+    _, _, count, mask, dropout = rest[:5]
+    from ._block_mask import BlockMask
+
+    core = _core.fused_mask(mask)
+    mask = None if core is None else BlockMask.from_core(core, None, query.device)
+    operands = (query, key, value, fourth)[:count]
+    site, places = _core.fused_site(dropout).backward(tuple(needs_gradient[:count]), False)
+    gradients = AttentionBackward.apply(site, mask, 0, *operands, out, lse, dout)
+    found = [None if place is None else gradients[place] for place in places]
+    return *found, *[None] * (4 - count)
+
+
+if _ops.fused is not None:
+    _ops.library.impl("fused_backward_twice", _fused_backward_twice, "CompositeImplicitAutograd")

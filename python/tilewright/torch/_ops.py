@@ -124,6 +124,15 @@ for _name, _real, _fake in (
 #: the library's kernels; None if these are not C++.
 fused = None
 if IN_CPP:
+    # Its derivative, and that where the gradients may be differentiated (in _function.py).
+    for _name in ("fused_backward", "fused_backward_twice"):
+        library.define(
+            f"{_name}(Tensor dout, Tensor query, Tensor key, Tensor value, Tensor fourth, "
+            "bool[4] needs_gradient, Tensor out, Tensor lse, Tensor unused0, Tensor unused1, "
+            "SymInt operands, SymInt mask, float site, bool unused2, Tensor unused3, "
+            "Tensor unused4, *, float? unused5=None) -> (Tensor, Tensor, Tensor, Tensor)",
+            tags=TAGS,
+        )
     _core.implement_fused()
     fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default._op
 
