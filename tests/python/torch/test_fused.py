@@ -155,9 +155,13 @@ def test_what_needs_more_takes_the_function(leaves):
 
 def test_gradients_that_are_undefined():
     leaves = [dense.normal(1, 1, 5, 4) for _ in range(3)]
-    for _ in range(2):
+    for create_graph in (False, True):
         out = twt.flex_attention(*leaves)
         assert node(out).startswith(NODE)
         nothing = torch._C._functions.UndefinedGrad()(out)
-        have = torch.autograd.grad(nothing, leaves, torch.zeros_like(out), allow_unused=True)
+        have = torch.autograd.grad(
+            *(nothing, leaves, torch.zeros_like(out)),
+            create_graph=create_graph,
+            allow_unused=True,
+        )
         assert have == (None, None, None)
