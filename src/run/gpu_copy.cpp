@@ -2,6 +2,7 @@
 #include "run/gpu_copy.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <limits>
 #include <tuple>
@@ -15,7 +16,8 @@
 namespace tilewright::run {
 namespace {
 
-constexpr std::int64_t kBlock = 1024;  ///< elements
+constexpr std::int64_t kBlock = 1024;     ///< elements
+constexpr std::int64_t kNeighbours = 32;  ///< read or written by one warp at once
 
 struct Dimension {
     std::int64_t extent, target, source;  ///< strides
@@ -60,13 +62,29 @@ Tensor view_of(const Tensor& tensor, const std::vector<Dimension>& dimensions,
                              tensor.device());
 }
 
-/// Copies a block of the last two dimensions, or of the only one.
-void copy_program(Ref source, Ref target, std::int64_t rows, std::int64_t columns) {
-    const int rank = source.rank();
+/// Places of a block along a dimension: the largest power of two up to `most` that leaves at most
+/// a fifth of the lanes idle, or that which leaves the fewest idle; not fewer than `least` where
+/// the dimension is that long.
+std::int64_t block_along(std::int64_t extent, std::int64_t least, std::int64_t most) {
+    const auto bit_ceil = [](std::int64_t n) {
+        return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
+    };
+    std::int64_t best = std::min(most, bit_ceil(extent));
+    const auto lanes = [&](std::int64_t block) { return ceil_div(extent, block) * block; };
+    for (std::int64_t block = best; block >= std::min(least, bit_ceil(extent)); block /= 2) {
+        if (4 * lanes(block) <= 5 * extent) return block;
+        if (lanes(block) < lanes(best)) best = block;
+    }
+    return best;
+}
+
+/// Copies a block.
+void copy_program(Ref source, Ref target, const std::vector<std::int64_t>& block) {
     std::vector<RefIndex> index;
-    for (int d = 0; d < rank; ++d) index.emplace_back(program_id(d));
-    if (rows > 1) index[rank - 2] = ds(program_id(rank - 2) * rows, rows);
-    index[rank - 1] = ds(program_id(rank - 1) * columns, columns);
+    for (int d = 0; d < source.rank(); ++d) {
+        const Tile first = program_id(d) * block[d];
+        index.push_back(block[d] > 1 ? RefIndex(ds(first, block[d])) : RefIndex(first));
+    }
     target.select(index).store(source.select(index).load().to(target.dtype()));
 }
 
@@ -83,26 +101,38 @@ CopyPlan plan_copy(const Tensor& target, const Tensor& source) {
             };
             return distance(a) < distance(b);
         });
-    const std::int64_t innermost = dimensions.back().extent;
-    std::int64_t columns = innermost > 512 ? kBlock : innermost > 64 ? 128 : 32;
-    if (nearest != dimensions.end() - 1 && nearest->source != 0) {
-        std::rotate(nearest, nearest + 1, dimensions.end() - 1);
-        columns = 32;
+    const bool transposes = nearest != dimensions.end() - 1 && nearest->source != 0;
+    if (transposes) std::rotate(nearest, nearest + 1, dimensions.end() - 1);
+    const std::size_t rank = dimensions.size();
+    std::vector<std::int64_t> block(rank, 1);
+    std::int64_t left = kBlock;
+    const auto choose = [&](std::size_t d, std::int64_t least, std::int64_t most) {
+        block[d] = block_along(dimensions[d].extent, least, most);
+        left /= block[d];
+    };
+    if (transposes) {
+        // Square, unless one side is short.
+        const std::int64_t rows = dimensions[rank - 2].extent;
+        choose(rank - 1, kNeighbours, rows < kNeighbours ? kBlock / 4 : kNeighbours);
+        choose(rank - 2, kNeighbours, left);
+    } else {
+        choose(rank - 1, kNeighbours, kBlock);
     }
-    if (dimensions.size() == 1) columns = kBlock;
+    for (std::size_t d = rank - 1; d-- > 0;) {
+        if (block[d] == 1) choose(d, 1, left);
+    }
     return {view_of(target, dimensions, &Dimension::target),
-            view_of(source, dimensions, &Dimension::source), kBlock / columns, columns};
+            view_of(source, dimensions, &Dimension::source), block};
 }
 
 Call copy_call(const CopyPlan& plan) {
     const int rank = plan.target.rank();
     const DType dtype = plan.target.dtype();
-    const std::int64_t rows = plan.rows, columns = plan.columns;
     CallOptions options;
-    options.grid = [=](std::span<const Tensor> in) {
-        std::vector<std::int64_t> grid(in[0].shape().begin(), in[0].shape().end());
-        grid.back() = ceil_div(grid.back(), columns);
-        if (rank > 1) grid[rank - 2] = ceil_div(grid[rank - 2], rows);
+    options.grid = [block = plan.block](std::span<const Tensor> in) {
+        std::vector<std::int64_t> grid;
+        for (std::size_t d = 0; d < block.size(); ++d)
+            grid.push_back(ceil_div(in[0].dim(static_cast<int>(d)), block[d]));
         return grid;
     };
     options.out_type = [dtype](std::span<const Tensor> in) {
@@ -112,16 +142,17 @@ Call copy_call(const CopyPlan& plan) {
     for (int d = 0; d < rank; ++d) dims.push_back(d);
     options.dynamic = {{0, dims}, {1, dims}};
     options.num_warps = 4;
-    return call(
-        kernel("copy", {"source", "target"},
-               [=](Ref source, Ref target) { copy_program(source, target, rows, columns); }),
-        options);
+    return call(kernel("copy", {"source", "target"},
+                       [block = plan.block](Ref source, Ref target) {
+                           copy_program(source, target, block);
+                       }),
+                options);
 }
 
 void copy_elements_on_gpu(const Tensor& target, const Tensor& source) {
     const CopyPlan plan = plan_copy(target, source);
-    const Call copy = cached(std::tuple(plan.target.rank(), plan.target.dtype(), plan.columns),
-                             [&] { return copy_call(plan); });
+    const Call copy =
+        cached(std::tuple(plan.target.dtype(), plan.block), [&] { return copy_call(plan); });
     copy.into({plan.target}, {plan.source});
 }
 

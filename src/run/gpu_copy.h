@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "tilewright/run.h"
 
@@ -13,14 +14,13 @@ struct CopyPlan {
     /// target's memory. Where elements lie side by side in different dimensions, that of the source
     /// is the second to last.
     Tensor target, source;
-    std::int64_t rows = 1;     ///< of the second to last dimension
-    std::int64_t columns = 1;  ///< of the last
+    std::vector<std::int64_t> block;  ///< places along each dimension, powers of two
 };
 
 /// The plan for tensors of one shape, which have elements.
 CopyPlan plan_copy(const Tensor& target, const Tensor& source);
 
-/// The call that copies plan.source to plan.target, and others of that rank and these dtypes.
+/// The call that copies plan.source to plan.target; also others with that block and target dtype.
 Call copy_call(const CopyPlan& plan);
 
 }  // namespace tilewright::run

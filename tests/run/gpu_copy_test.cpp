@@ -17,22 +17,22 @@ namespace {
 
 using run::CopyPlan;
 using run::plan_copy;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Dims = Tensor::Dims;
 
 TEST(GpuCopy, JoinsWhatIsContiguousInBoth) {
     const CopyPlan dense =
-        plan_copy(Tensor::zeros(bf16, {2, 3, 400}), Tensor::zeros(f32, {2, 3, 400}));
-    EXPECT_EQ(dense.target.shape(), Dims({2400}));
-    EXPECT_EQ(dense.columns, 1024);
+        plan_copy(Tensor::zeros(bf16, {2, 3, 4000}), Tensor::zeros(f32, {2, 3, 4000}));
+    EXPECT_EQ(dense.target.shape(), Dims({24000}));
+    EXPECT_THAT(dense.block, ElementsAre(1024));
     // Heads after rows: heads and their columns stay apart.
     const CopyPlan heads = plan_copy(Tensor::zeros(f32, {2, 3, 500, 64}),
                                      Tensor::zeros(f32, {2, 500, 3, 64}).transpose({0, 2, 1, 3}));
     EXPECT_EQ(heads.target.shape(), Dims({2, 3, 500, 64}));
     EXPECT_EQ(heads.source.strides(), Dims({96000, 64, 192, 1}));
-    EXPECT_EQ(heads.rows, 32);
-    EXPECT_EQ(heads.columns, 32);
+    EXPECT_THAT(heads.block, ElementsAre(1, 1, 16, 64));
     // One element of many is read in its place.
     const CopyPlan one = plan_copy(Tensor::zeros(f32, {1, 1}), Tensor::zeros(f32, {1, 1}));
     EXPECT_EQ(one.target.shape(), Dims({1}));
@@ -45,18 +45,33 @@ TEST(GpuCopy, GoesThroughTheTargetInTheOrderOfItsMemory) {
     EXPECT_EQ(plan.target.strides(), Dims({700, 1400, 1}));
     // The source's elements lie side by side in the second to last dimension: square blocks.
     EXPECT_EQ(plan.source.strides(), Dims({300, 1, 600}));
-    EXPECT_EQ(plan.rows, 32);
-    EXPECT_EQ(plan.columns, 32);
+    EXPECT_THAT(plan.block, ElementsAre(1, 32, 32));
     // A broadcast source reads one element again and again, and long rows are blocks of their own.
     const Tensor repeated = Tensor::zeros(f32, {5, 1}).broadcast_to({5, 2000});
     const CopyPlan rows = plan_copy(Tensor::zeros(f32, {5, 2000}), repeated);
     EXPECT_EQ(rows.target.shape(), Dims({5, 2000}));
-    EXPECT_EQ(rows.rows, 32);
-    EXPECT_EQ(rows.columns, 32);
+    EXPECT_THAT(rows.block, ElementsAre(4, 256));
     const CopyPlan whole = plan_copy(Tensor::zeros(f32, {5, 2000}),
                                      Tensor::zeros(f32, {1, 2000}).broadcast_to({5, 2000}));
-    EXPECT_EQ(whole.rows, 1);
-    EXPECT_EQ(whole.columns, 1024);
+    EXPECT_THAT(whole.block, ElementsAre(1, 1024));
+}
+
+TEST(GpuCopy, BlocksOfShortDimensionsSpanSeveral) {
+    const auto block_of = [](const Tensor& target, const Tensor& source) {
+        return plan_copy(target, source).block;
+    };
+    const auto dense = [](Dims dims) { return Tensor::zeros(f32, std::move(dims)); };
+    // Small matrices, transposed; channels last to channels first; the first two of three columns.
+    EXPECT_THAT(block_of(dense({5000, 3, 3}), dense({5000, 3, 3}).transpose({0, 2, 1})),
+                ElementsAre(64, 4, 4));
+    EXPECT_THAT(block_of(dense({8, 3, 50176}), dense({8, 50176, 3}).transpose({0, 2, 1})),
+                ElementsAre(1, 4, 256));
+    EXPECT_THAT(block_of(dense({9000, 2}), dense({9000, 3}).slice(1, 0, 2)), ElementsAre(512, 2));
+    // No more than a fifth of the lanes is idle.
+    EXPECT_THAT(block_of(dense({300, 513}), dense({300, 600}).slice(1, 0, 513)),
+                ElementsAre(8, 128));
+    EXPECT_THAT(block_of(dense({1000, 80}), dense({1000, 90}).slice(1, 0, 80)),
+                ElementsAre(32, 32));
 }
 
 /// A copy of views made by `target_of` and `source_of` from dense tensors, on `device`; what the
@@ -125,6 +140,25 @@ std::vector<CopyOfViews> copies_of_views() {
          },
          u8,
          u8},
+        {"small matrices",
+         {600, 3, 2},
+         {600, 2, 3},
+         whole,
+         [](const Tensor& t) {
+             return t.transpose({0, 2, 1});
+         }},
+        {"channels last",
+         {2, 3, 1000},
+         {2, 1000, 3},
+         whole,
+         [](const Tensor& t) {
+             return t.transpose({0, 2, 1});
+         }},
+        {"some columns",
+         {700, 2},
+         {700, 3},
+         whole,
+         [](const Tensor& t) { return t.slice(1, 0, 2); }},
         {"one element of several",
          {3},
          {9},
