@@ -93,12 +93,17 @@ def scaled_dot_product_attention(
                 "score_mod to flex_attention"
             )
         return flex_attention(query, key, value, **options)
-    if min(x.dim() for x in (query, key, value)) < 2:
+    ranks = [x.dim() for x in (query, key, value)]
+    least = 3 if enable_gqa else 2
+    if min(ranks) < least:
         raise _errors.BadInput(
-            f"[{op}] Expected query, key, and value to all be at least 2 dimensional, but got "
+            f"[{op}] Expected query, key, and value to all be at least {least} dimensional"
+            f"{' with enable_gqa=True' if enable_gqa else ''}, but got "
             f"{[tuple(x.shape) for x in (query, key, value)]}"
         )
-    query, key, value = _broadcast(op, query, key, value, 3 if enable_gqa else 2)
+    if ranks == [4, 4, 4] and key.shape[1] == value.shape[1] == 1 < query.shape[1]:
+        options["enable_gqa"], least = True, 3  # not a copy of the head for each of the query's
+    query, key, value = _broadcast(op, query, key, value, least)
     if query.shape[-1] == 0 or value.shape[-1] == 0:
         return _without_columns(query, key, value, attn_mask, options)
     if query.dim() == 4 and attn_mask is None:
@@ -119,9 +124,10 @@ def _broadcast(op, query, key, value, kept):
     try:
         lead = torch.broadcast_shapes(*leads)
     except RuntimeError:
+        hint = ". Try setting enable_gqa=True for GQA." if kept == 2 else ""
         raise _errors.BadInput(
             f"[{op}] expected dimensions of query, key and value before the last {kept} that "
-            f"broadcast but got {[tuple(x.shape) for x in (query, key, value)]}"
+            f"broadcast but got {[tuple(x.shape) for x in (query, key, value)]}{hint}"
         ) from None
     return [x.expand(*lead, *x.shape[-kept:]) for x in (query, key, value)]
 

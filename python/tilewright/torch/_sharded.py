@@ -14,12 +14,8 @@ import sys
 
 import torch
 
-from . import (
-    _errors,
-    _function,
-    _ops,
-    _sites,
-)  # _block_mask imports PyTorch's flex_attention: when needed
+# _block_mask is imported where it is needed, since it imports PyTorch's flex_attention.
+from . import _errors, _function, _ops, _sites
 
 
 def is_sharded(tensors):

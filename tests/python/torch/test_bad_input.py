@@ -314,6 +314,12 @@ def test_modified_after_the_forward():
         ({"attn_mask": torch.ones(8, 8).int()}, RuntimeError, "bool or float"),
         ({"attn_mask": torch.ones(7, 8)}, RuntimeError, "broadcasts to"),
         ({"query": torch.ones(4)}, RuntimeError, "at least 2 dimensional"),
+        (
+            {"value": torch.ones(8, 4), "enable_gqa": True},
+            RuntimeError,
+            r"at least 3 dimensional with enable_gqa=True, but got .*\(8, 4\)",
+        ),
+        ({"query": torch.ones(2, 4, 8, 4)}, RuntimeError, "broadcast.*Try setting enable_gqa"),
         ({"query": None}, TypeError, "expected query to be a tensor but got NoneType"),
         ({"dropout_p": 2}, ValueError, "dropout_p in"),
         ({"dropout_p": -0.5}, ValueError, "dropout_p in"),
