@@ -523,6 +523,7 @@ class Program {
     bool in_order = false;  ///< order-dependent atomics: programs run one after the other
     std::optional<DividedAtomics> divided;  ///< in_order, but on several threads all the same
     bool uneven = false;                    ///< the trip count of some loop depends on the program
+    bool has_while = false;                 ///< what a program takes is not known before it runs
 };
 
 }  // namespace tilewright::cpu

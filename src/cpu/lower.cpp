@@ -287,6 +287,7 @@ void Lowering::lower_while(const ir::Instruction& instruction) {
     Node node;
     node.kind = Node::Kind::while_loop;
     node.line = line_;
+    program_.has_while = true;
     Region test;
     regions_.push_back(&test);
     for (std::size_t i = 0; i < carries.size(); ++i) {

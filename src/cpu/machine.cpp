@@ -448,7 +448,8 @@ void run_programs(const Program& program, const ir::Arguments& arguments, const 
     // One task per thread, which takes groups until none is left. In a grid of several axes,
     // threads stay in one row of it: what they write in several rows may be side by side.
     const std::int64_t inner = call.inner_extent();
-    const std::int64_t longest = !order.empty()   ? 1
+    const bool singly = program.has_while || !order.empty();
+    const std::int64_t longest = singly           ? 1
                                  : inner == count ? groups
                                                   : inner / (2 * std::int64_t{threads} * each);
     Ranges ranges(groups, longest, threads);
