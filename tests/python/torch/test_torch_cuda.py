@@ -53,6 +53,42 @@ def test_causal(dtype, tolerance):
     )
 
 
+@pytest.mark.parametrize("shape", [(1, 4, 512, 64), (2, 1, 512, 64), (1, 1, 512, 64)])
+def test_strides_of_zero(shape):
+    """Keys and values that are expanded along the batch or along heads are read in their places."""
+    query, key, value = tensors()
+    key, value = (torch.randn(shape, dtype=x.dtype, device="cuda") for x in (key, value))
+    leaves = [query, key.requires_grad_(), value.requires_grad_()]
+
+    def expanded(q, k, v):
+        return q, k.expand(q.shape), v.expand(q.shape)
+
+    check(
+        lambda *x: twt.flex_attention(*expanded(*x), causal=True),
+        leaves,
+        [],
+        lambda *x: dense.attention(*expanded(*x), mask=causal)[0],
+    )
+    check(
+        lambda *x: twt.scaled_dot_product_attention(*x, is_causal=True),
+        leaves,
+        [],
+        lambda *x: dense.attention(*expanded(*x), mask=causal)[0],
+    )
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_second_derivatives_are_refused(create_graph):
+    inputs = tensors()
+    out = twt.flex_attention(*inputs, causal=True)
+    gradients = torch.autograd.grad(out.sum(), inputs, create_graph=create_graph)
+    if create_graph:
+        with pytest.raises(NotImplementedError, match="second"):
+            gradients[0].sum().backward()
+    else:
+        assert not any(x.requires_grad for x in gradients)
+
+
 def test_mixed_precision_training():
     check_scaled_steps("cuda")
 
