@@ -60,7 +60,7 @@ const std::vector<HeaderCase> kCases = {
     {"matrix_move.cuh", kAll, R"(
     ldmatrix(r1, s); ldmatrix(r2, s); ldmatrix(r4, s);
     u[8] = r4[0] + r2[0]; ldmatrix_transposed(r2, s); ldmatrix_transposed(r4, s);
-    r2[0] = transpose_matrix(r4[0]);)"},
+    r2[0] = transpose_matrix(r4[0]); load_fragment_pair(r2[0], r2[1], s);)"},
     {"matrix_move.cuh", kFrom90, "stmatrix(s, r2); stmatrix(s, r4); stmatrix_transposed(s, r4);"},
     {"reduce.cuh", kFrom90, "reduce_add_pair(f, 1.0f, d4[0]);"},
     {"mbarrier.cuh", kAll, R"(
