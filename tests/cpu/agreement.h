@@ -24,6 +24,8 @@ class Agreement {
         : k("agreement", grid), grid_(std::move(grid)), random_(seed) {}
 
     Kernel k;
+    /// Numbers of threads to run on; one alone where two programs store to one place.
+    std::vector<int> threads{1, 3};
 
     /// An array of the caller with small random numbers.
     ir::Value array(DType dtype, std::vector<std::int64_t> extents) {
@@ -91,8 +93,8 @@ class Agreement {
         std::vector<Memory> expected = memories_, actual = memories_;
         interpret(k.function, call(expected));
         const auto program = compile(k.function);
-        for (const int threads : {1, 3}) {
-            set_num_threads(threads);
+        for (const int count : threads) {
+            set_num_threads(count);
             actual = memories_;
             run(*program, call(actual));
             compare(expected, actual, tolerance, to_string(*program));

@@ -55,12 +55,8 @@ struct RandomTiles {
         words.push_back(spread(b.cast(b.program_id(0), DType::i32)));
         masks.push_back(b.binary(Op::le, words[2], words[3]));
     }
-    /// A tile of its own: of an array that is stored to, loads are not read in place.
     Value tile(DType dtype, std::int64_t rows, std::int64_t lanes) {
-        const Value array = test.array(dtype, {rows, lanes});
-        const Value result = test.load_all(array);
-        test.k.store(array, {test.k.slice(0, rows), test.k.slice(0, lanes)}, result);
-        return result;
+        return test.own_tile(dtype, {rows, lanes});
     }
     Value spread(Value value) { return b.broadcast(value, shape); }
     std::size_t pick(std::size_t below) { return random() % below; }
