@@ -252,6 +252,39 @@ TEST_F(Sm90Stress, ScoresThatSpike) {
     }
 }
 
+// From one block to the next scores jump about as far as multiplying by a reciprocal can repair: p
+// is 2^124.8 or 2^125, 2^126.1, 2^126.2. A thread's second row, eight rows further, does not jump.
+TEST_F(Sm90Stress, ScoresThatJumpAsFarAsARepairReaches) {
+    struct Jump {
+        std::int64_t dim;
+        double query, key;  ///< their product over the root of `dim` is the jump
+    };
+    const Jump jumps[] = {{64, 4, 173},  {64, 3, 233},  {64, 4, 175},  {128, 10, 98},
+                          {128, 23, 43}, {128, 9, 110}, {256, 6, 233}, {256, 10, 140}};
+    for (const Jump& jump : jumps) {
+        for (const std::int64_t at : {0, 200}) {
+            for (const bool causal : {false, true}) {
+                SCOPED_TRACE(fmt::format("D{} {} key {} {}", jump.dim, jump.query * jump.key, at,
+                                         causal ? "causal" : "full"));
+                const Problem p{.q_len = 300,
+                                .kv_len = 600,
+                                .dim = jump.dim,
+                                .value_dim = jump.dim,
+                                .causal = causal,
+                                .diagonal = 300};
+                Arrays in = random(p);
+                std::fill(in.q.data.begin(), in.q.data.end(), 0.0);
+                for (std::int64_t row = 0; row < p.q_len; ++row) {
+                    if (row / 8 % 2 == 0) in.q.row(0, 0, row)[0] = jump.query;
+                }
+                for (std::int64_t row = 0; row < p.kv_len; ++row) in.k.row(0, 0, row)[0] = 0.0;
+                in.k.row(0, 0, at)[0] = jump.key;
+                check(p, in);
+            }
+        }
+    }
+}
+
 // A NaN or infinity in a query stays in its row, one in a key stays in the rows that attend to it.
 TEST_F(Sm90Stress, InfinityAndNanStayWhereTheyBelong) {
     const double nan = std::numeric_limits<double>::quiet_NaN();

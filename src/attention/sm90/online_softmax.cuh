@@ -184,10 +184,13 @@ TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& stat
     return __all_sync(~0u, sum[0] + sum[1] <= kLargestSum && !are_large(state.reference));
 }
 
+/// The reciprocal of a larger p could be less than 2^-126, which is flushed to 0.
+constexpr float kLargestRaised = 0x1p125f;
+
 /// Can a failed block be repaired from its p (for the whole warp)? If not, its scores are needed
 /// again.
 TW_DEVICE bool can_raise(const RowState& state, const float (&sum)[2]) {
-    return __all_sync(~0u, sum[0] + sum[1] < 1e38f && !are_large(state.reference));
+    return __all_sync(~0u, sum[0] + sum[1] < kLargestRaised && !are_large(state.reference));
 }
 
 /// Repairs a failed block in registers: divides p by its largest value and raises the reference.
