@@ -327,7 +327,8 @@ def test_block_masks_made_and_used_in_a_capture(library):
         masks = [twt.create_block_mask(mod, None, None, 512, 512) for mod in made]
         out = twt.flex_attention(*inputs, block_mask=masks[0])
         other = twt.flex_attention(*inputs, block_mask=masks[1], mask_mod=made[0])
-        return out, other, *torch.autograd.grad(out.float().square().sum(), inputs)
+        grads = torch.autograd.grad(out.float().square().sum(), inputs)
+        return out.detach(), other.detach(), *grads  # a graph of another stream cannot be captured
 
     want = step()
     with torch.cuda.stream(torch.cuda.Stream()):
