@@ -31,6 +31,15 @@ bool is_splat(const Tile& tile) {
     return tile.home == Home::slot;
 }
 
+/// The dtype in which a scan runs: that of its accumulator, or where there are no vector kernels
+/// for it, a wider one, which gives the same results.
+DType dtype_of_scan(ir::Reduction kind, DType operand, bool along_lanes) {
+    const DType dtype = ir::accumulator(kind, operand);
+    if (dtype == DType::boolean || size_of(dtype) > 2) return dtype;
+    if (is_float(dtype)) return DType::f32;
+    return along_lanes ? DType::i32 : dtype;  // the scalar loop over columns is a vector one
+}
+
 }  // namespace
 
 Tile with_axes(const Tile& tile, const ir::Shape& shape, std::span<const int> from) {
@@ -524,16 +533,18 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
     const auto& attributes = instruction.get<ir::ReduceAttributes>();
     const Value operand = instruction.operands[0];
     const Value result = instruction.result();
-    const DType dtype = ir::accumulator(attributes.kind, function_.type(operand).dtype);
     const Space space = space_of(operand);
     const bool along_lanes = attributes.axis == space.lane_axis;
+    const DType dtype = dtype_of_scan(attributes.kind, function_.type(operand).dtype, along_lanes);
     const StripFunction function = along_lanes ? kernels().scan_lanes(attributes.kind, dtype)
                                                : kernels().scan_rows(attributes.kind, dtype);
     if (!function) {
         user_error("scan", "expected a type the CPU can scan but got {} of {}",
                    ir::name(attributes.kind), name(dtype));
     }
-    const std::uint64_t identity = element_bits(dtype, ir::identity(attributes.kind, dtype));
+    // Exclusive scans return it, so that it is the operand's.
+    const std::uint64_t identity =
+        element_bits(dtype, ir::identity(attributes.kind, function_.type(operand).dtype));
     const int depth_of = place(operand).depth;
     const StripSource in = source(converted(tile(operand), depth_of, dtype), depth_of, space);
     const Tile out = new_tile(dtype, space.shape, {space.lane_axis, space.width});

@@ -126,6 +126,18 @@ HWY_INLINE hn::Vec<D> scale_by_rounded(D d, hn::Vec<D> p, hn::Vec<D> rounded) {
 }
 #endif
 
+/// The same where p is about 1 and the result normal.
+template <class D>
+HWY_INLINE hn::Vec<D> scale_to_normal(D d, hn::Vec<D> p, hn::Vec<D> rounded) {
+    if constexpr (kScalesInOneStep) {
+        return scale_by_rounded(d, p, rounded);
+    } else {
+        const hn::RebindToUnsigned<D> du;
+        const auto biased = hn::Add(hn::BitCast(du, rounded), hn::Set(du, 127));
+        return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(biased)));
+    }
+}
+
 template <class D>
 HWY_INLINE hn::Vec<D> scale_by_power(D d, hn::Vec<D> p, hn::Vec<D> n) {
     return scale_by_rounded(d, p, hn::Add(n, hn::Set(d, kRounder)));
@@ -234,6 +246,68 @@ struct Exp {
         }
     }
 };
+
+/// x[i] becomes exp(x[i] - m) where x[i] <= m; NaN stays NaN. What is below exp(-87) in f32, below
+/// exp(-700) in f64, becomes about that.
+template <class D, class V, int kCount>
+HWY_INLINE void exps_below(D d, V m, V (&x)[kCount]) {
+    using T = hn::TFromD<D>;
+    const V low = hn::Set(d, kIsF32<D> ? T(-87) : T(-700));
+    each<kCount>([&](int i) HWY_ATTR { x[i] = max_or_second(low, hn::Sub(x[i], m)); });
+    if constexpr (kIsF32<D>) {
+        const V log2_e = hn::Set(d, 1.442695041F), rounder = hn::Set(d, kRounder);
+        V rounded[kCount], fraction[kCount];
+        each<kCount>([&](int i) HWY_ATTR {
+            rounded[i] = hn::MulAdd(x[i], log2_e, rounder);
+            fraction[i] = hn::MulSub(x[i], log2_e, hn::Sub(rounded[i], rounder));
+        });
+        polynomials(d, fraction, kExp2Fraction, x);
+        each<kCount>([&](int i) HWY_ATTR { x[i] = scale_to_normal(d, x[i], rounded[i]); });
+    } else {
+        // Highway's exponential of NaN is 0.
+        each<kCount>([&](int i)
+                         HWY_ATTR { x[i] = hn::MulAdd(x[i], hn::Zero(d), hn::Exp(d, x[i])); });
+    }
+}
+
+/// For log(1 + f) / f where 1 + f is in [sqrt(1/2), sqrt(2)]: 6.5e-9 from log(1 + f).
+inline constexpr float kLogFraction[] = {1.0F,          -0.499999821F, 0.333342254F,
+                                         -0.250024915F, 0.19953613F,   -0.16552335F,
+                                         0.149792865F,  -0.144418716F, 0.0873362496F};
+/// The same for f in [0, 1/2]: 4.6e-9.
+inline constexpr float kLogNearOne[] = {1.0F,         -0.499989092F, 0.333020151F, -0.246590674F,
+                                        0.181184307F, -0.108164027F, 0.0351787321F};
+
+/// x[i] becomes m + log(x[i]) for positive normal numbers x[i].
+template <class D, class V, int kCount>
+HWY_INLINE void add_logs(D d, V m, V (&x)[kCount]) {
+    if constexpr (kIsF32<D>) {
+        const hn::RebindToSigned<D> di;
+        const auto half_root = hn::Set(di, 0x3F3504F3);  // sqrt(1/2)
+        V f[kCount], sum[kCount];
+        each<kCount>([&](int i) HWY_ATTR {
+            const auto above = hn::Sub(hn::BitCast(di, x[i]), half_root);
+            const V exponent = hn::ConvertTo(d, hn::ShiftRight<23>(above));
+            const auto fraction = hn::And(above, hn::Set(di, 0x7FFFFF));
+            f[i] = hn::Sub(hn::BitCast(d, hn::Add(fraction, half_root)), hn::Set(d, 1.0F));
+            sum[i] = hn::MulAdd(exponent, hn::Set(d, 0.693147181F), m);
+        });
+        polynomials(d, f, kLogFraction, x);
+        each<kCount>([&](int i) HWY_ATTR { x[i] = hn::MulAdd(f[i], x[i], sum[i]); });
+    } else {
+        each<kCount>([&](int i) HWY_ATTR { x[i] = hn::Add(m, hn::Log(d, x[i])); });
+    }
+}
+
+/// x[i] becomes log_of_unit + log(x[i] / unit) for x[i] from `unit` to 1.5 times that, in f32.
+template <class D, class V, int kCount>
+HWY_INLINE void add_logs_near(D d, V reciprocal_of_unit, V log_of_unit, V (&x)[kCount]) {
+    V f[kCount];
+    each<kCount>([&](int i)
+                     HWY_ATTR { f[i] = hn::MulSub(x[i], reciprocal_of_unit, hn::Set(d, 1.0F)); });
+    polynomials(d, f, kLogNearOne, x);
+    each<kCount>([&](int i) HWY_ATTR { x[i] = hn::MulAdd(f[i], x[i], log_of_unit); });
+}
 
 #define TW_GUARDED_FUNCTION(Name, vector_name, scalar_name, f32_low, f32_high, f64_low, f64_high) \
     struct Name {                                                                                 \

@@ -7,6 +7,8 @@
 // clang-format on
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vector_combine-inl.h"
+#include "cpu/simd/vector_log_sum_exp-inl.h"
+#include "cpu/simd/vector_scan-inl.h"
 #include "cpu/simd/vector_strip-inl.h"
 #include "hwy/highway.h"
 
@@ -72,151 +74,61 @@ void over_rows(const Strip& s) {
     }
 }
 
-/// Running combinations of the lanes of one vector, from the first to the last or in reverse.
-template <typename T, class F>
-class VectorScan {
-  public:
-    using D = hn::ScalableTag<T>;
-    using V = hn::Vec<D>;
-    static constexpr std::int64_t kLanes = hn::MaxLanes(D());
-
-    explicit VectorScan(bool reverse) : last_(hn::Set(DI(), reverse ? 0 : kLanes - 1)) {
-        const DI di;
-        const auto lane = hn::Iota(di, 0);
-        for (int k = 0; k < kSteps; ++k) {
-            const auto shift = hn::Set(di, static_cast<TI>(1 << k));
-            from_[k] = reverse ? hn::Add(lane, shift) : hn::Sub(lane, shift);
-            const auto outside = reverse
-                                     ? hn::Gt(from_[k], hn::Set(di, static_cast<TI>(kLanes - 1)))
-                                     : hn::Lt(from_[k], hn::Zero(di));
-            from_[k] = hn::And(from_[k], hn::Set(di, static_cast<TI>(kLanes - 1)));
-            outside_[k] = hn::RebindMask(D(), outside);
-        }
-    }
-
-    /// Lane l of the result combines lanes 0 to l; each step doubles the number combined.
-    HWY_INLINE V scanned(V v) const {
-        for (int k = 0; k < kSteps; ++k) v = F()(D(), shifted(v, k), v);
-        return v;
-    }
-    /// Every lane moved one further, with the identity in the lane that becomes free.
-    HWY_INLINE V next_lane(V v) const { return shifted(v, 0); }
-    /// The lane that combines all, broadcast to every lane.
-    HWY_INLINE V total(V scanned) const {
-        return hn::TableLookupLanes(scanned, hn::IndicesFromVec(D(), last_));
-    }
-
-  private:
-    using DI = hn::RebindToSigned<D>;
-    using TI = hn::TFromD<DI>;
-    static constexpr int kSteps = kLanes == 16 ? 4 : kLanes == 8 ? 3 : kLanes == 4 ? 2 : 1;
-    static_assert(kLanes == 1 << kSteps);
-
-    HWY_INLINE V shifted(V v, int k) const {
-        const V moved = hn::TableLookupLanes(v, hn::IndicesFromVec(D(), from_[k]));
-        return hn::IfThenElse(outside_[k], hn::Set(D(), F::template kIdentity<T>), moved);
-    }
-
-    hn::Vec<DI> from_[kSteps], last_;
-    hn::Mask<D> outside_[kSteps];
-};
-
-/// Passes the vectors of a row to `step` in the order of the scan, padded with `identity`.
-template <class V, class Step>
-void each_vector(const Strip& s, std::int64_t row, V identity, const Step& step) {
-    const hn::DFromV<V> d;
-    using T = hn::TFromV<V>;
-    constexpr std::int64_t kLanes = hn::MaxLanes(d);
-    const bool reverse = s.immediate[0] != 0;
+/// Combines the lanes of each row, of which there may be any number.
+template <typename T, class F, bool kReverse>
+void along_lanes(const Strip& s) {
+    using Scan = VectorScan<T, F, kReverse>;
+    using V = typename Scan::V;
+    const hn::ScalableTag<T> d;
+    constexpr std::int64_t kLanes = Scan::kLanes;
+    const F f;
+    const bool exclusive = s.immediate[1] != 0;
     const std::int64_t lane_step = s.in[0].lane_stride;
     const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
-    const T* in = static_cast<const T*>(s.in[0].data) + row * s.in[0].row_stride;
-    T* out = static_cast<T*>(s.out) + row * s.out_row_stride;
-    const auto do_tail = [&]() HWY_ATTR {
-        if (tail == 0) return;
-        const auto n = static_cast<std::size_t>(tail);
-        const std::int64_t l = vectors * kLanes;
-        const V x = lane_step == 0 ? hn::Set(d, *in) : load_first(d, in + l, n);
-        store_first(step(hn::IfThenElse(hn::FirstN(d, n), x, identity)), d, out + l, n);
-    };
-    if (reverse) do_tail();
-    for (std::int64_t i = 0; i < vectors; ++i) {
-        const std::int64_t l = (reverse ? vectors - 1 - i : i) * kLanes;
-        const V x = lane_step == 0 ? hn::Set(d, *in) : hn::LoadU(d, in + l);
-        hn::StoreU(step(x), d, out + l);
+    const auto n = static_cast<std::size_t>(tail);
+    for (std::int64_t r = 0; r < s.rows; ++r) {
+        T& carried = static_cast<T*>(s.accumulator)[r];
+        const T* in = static_cast<const T*>(s.in[0].data) + r * s.in[0].row_stride;
+        T* out = static_cast<T*>(s.out) + r * s.out_row_stride;
+        // By value: a carry in memory would wait for its store.
+        const auto step = [&](V x, V& before) HWY_ATTR {
+            V scanned[1] = {x};
+            Scan::scan(scanned);
+            const V prefix = exclusive ? Scan::moved(scanned[0]) : scanned[0];
+            const V result = f(d, before, prefix);
+            before = f(d, before, Scan::total(scanned[0]));
+            return result;
+        };
+        const auto after_tail = [&](V before) HWY_ATTR {
+            if (tail == 0) return before;
+            const std::int64_t l = vectors * kLanes;
+            const V x = lane_step == 0 ? hn::Set(d, *in) : load_first(d, in + l, n);
+            const V identity = hn::Set(d, F::template kIdentity<T>);
+            store_first(step(hn::IfThenElse(hn::FirstN(d, n), x, identity), before), d, out + l, n);
+            return before;
+        };
+        V carry = hn::Set(d, carried);
+        if constexpr (kReverse) carry = after_tail(carry);
+        for (std::int64_t i = 0; i < vectors; ++i) {
+            const std::int64_t l = (kReverse ? vectors - 1 - i : i) * kLanes;
+            const V x = lane_step == 0 ? hn::Set(d, *in) : hn::LoadU(d, in + l);
+            hn::StoreU(step(x, carry), d, out + l);
+        }
+        if constexpr (!kReverse) carry = after_tail(carry);
+        carried = hn::GetLane(carry);
     }
-    if (!reverse) do_tail();
 }
 
 template <typename T, class F>
 void over_lanes(const Strip& s) {
-    using Scan = VectorScan<T, F>;
-    const hn::ScalableTag<T> d;
-    using V = typename Scan::V;
-    const bool reverse = s.immediate[0] != 0, exclusive = s.immediate[1] != 0;
-    const Scan scan(reverse);
-    const F f;
-    const V identity = hn::Set(d, F::template kIdentity<T>);
-    for (std::int64_t r = 0; r < s.rows; ++r) {
-        V carry = hn::Set(d, static_cast<T*>(s.accumulator)[r]);
-        const auto step = [&](V x) HWY_ATTR {
-            const V prefix = scan.scanned(x), before = carry;
-            carry = f(d, before, scan.total(prefix));
-            return f(d, before, exclusive ? scan.next_lane(prefix) : prefix);
-        };
-        each_vector(s, r, identity, step);
-        static_cast<T*>(s.accumulator)[r] = hn::GetLane(carry);
-    }
-}
-
-/// Running logsumexp along the lanes. The carry is m + log(sum), where m is the largest element, so
-/// one exponential and one logarithm per element do unless a sum is too small to be exact.
-template <typename T>
-void log_sum_exp_over_lanes(const Strip& s) {
-    const hn::ScalableTag<T> d;
-    using V = hn::Vec<decltype(d)>;
-    constexpr T kSmallest = sizeof(T) == 4 ? T(1e-30) : T(1e-290);
-    const bool reverse = s.immediate[0] != 0, exclusive = s.immediate[1] != 0;
-    const VectorScan<T, Sum> sums(reverse);
-    const VectorScan<T, LogAddExp> exact(reverse);
-    const V lowest = hn::Set(d, LogAddExp::kIdentity<T>), smallest = hn::Set(d, kSmallest);
-    for (std::int64_t r = 0; r < s.rows; ++r) {
-        V m, sum;
-        const auto carry_on_from = [&](V before) HWY_ATTR {
-            m = before;
-            sum = hn::IfThenElse(hn::Eq(before, lowest), hn::Zero(d), hn::Set(d, T(1)));
-        };
-        carry_on_from(hn::Set(d, static_cast<T*>(s.accumulator)[r]));
-        const auto step = [&](V x) HWY_ATTR {
-            V top = m, before = sum;
-            if (!hn::AllFalse(d, hn::Gt(x, m))) {
-                top = hn::MaxOfLanes(d, hn::Max(x, m));
-                before = hn::Mul(sum, Exp()(d, hn::Sub(m, top)));
-            }
-            const V prefix = sums.scanned(Exp()(d, hn::Sub(x, top)));
-            const V inclusive = hn::Add(before, prefix);
-            const V result = exclusive ? hn::Add(before, sums.next_lane(prefix)) : inclusive;
-            // Both: in an exclusive scan, only `inclusive` contains the last element.
-            if (hn::AllTrue(d, hn::And(hn::Ge(result, smallest), hn::Ge(inclusive, smallest)))) {
-                m = top;
-                sum = sums.total(inclusive);
-                return hn::Add(m, Log()(d, result));
-            }
-            const V carried = hn::Add(m, Log()(d, sum));
-            const V scanned = exact.scanned(x);
-            carry_on_from(LogAddExp()(d, carried, exact.total(scanned)));
-            return LogAddExp()(d, carried, exclusive ? exact.next_lane(scanned) : scanned);
-        };
-        each_vector(s, r, lowest, step);
-        static_cast<T*>(s.accumulator)[r] = hn::GetLane(hn::Add(m, Log()(d, sum)));
-    }
+    s.immediate[0] != 0 ? along_lanes<T, F, true>(s) : along_lanes<T, F, false>(s);
 }
 
 StripFunction log_sum_exp(DType dtype, bool rows) {
     if (dtype == DType::f32)
-        return rows ? over_rows<float, LogAddExp> : log_sum_exp_over_lanes<float>;
+        return rows ? log_sum_exp_over_rows<float> : log_sum_exp_over_lanes<float>;
     if (dtype == DType::f64)
-        return rows ? over_rows<double, LogAddExp> : log_sum_exp_over_lanes<double>;
+        return rows ? log_sum_exp_over_rows<double> : log_sum_exp_over_lanes<double>;
     return nullptr;
 }
 
