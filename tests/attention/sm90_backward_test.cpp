@@ -91,120 +91,6 @@ TEST(Sm90Backward, EveryConfigurationFitsSharedMemory) {
     }
 }
 
-TEST(Sm90Backward, FewTilesOfAGroupAreShared) {
-    const auto splits = [](const Problem& p) {
-        return choose_backward(check_backward(backward_inputs_of(p))).splits;
-    };
-    const auto causal = [](std::int64_t heads, std::int64_t kv_heads, std::int64_t length) {
-        return Problem{.heads = heads,
-                       .kv_heads = kv_heads,
-                       .q_len = length,
-                       .kv_len = length,
-                       .causal = true};
-    };
-    EXPECT_EQ(splits(causal(64, 8, 8192)), 2);
-    EXPECT_EQ(splits(causal(64, 8, 16384)), 1);
-    EXPECT_EQ(splits(causal(16, 16, 8192)), 1);
-    EXPECT_EQ(splits(causal(64, 8, 2048)), 4);
-    EXPECT_EQ(splits(causal(6, 1, 512)), 6);
-    EXPECT_EQ(splits(causal(12, 2, 128)), 6);
-    EXPECT_EQ(splits(causal(4, 4, 128)), 1);
-    // Most of many causal tiles have no query.
-    EXPECT_EQ(splits({.heads = 8, .kv_len = 1 << 20, .causal = true}), 1);
-    EXPECT_EQ(splits({.heads = 8, .q_len = 0, .kv_len = 100}), 1);
-}
-
-TEST(Sm90Backward, ShortCausalProblemsHaveSmallerBlocks) {
-    const auto rows = [](std::int64_t length, bool deterministic, std::int64_t heads = 1) {
-        const Problem p{.heads = heads, .q_len = length, .kv_len = length, .causal = true};
-        return choose_backward(check_backward(backward_inputs_of(p, deterministic))).block_m;
-    };
-    EXPECT_EQ(rows(512, false), 64);
-    EXPECT_EQ(rows(4096, false), 64);
-    EXPECT_EQ(rows(8192, false), 80);
-    EXPECT_EQ(rows(2048, true), 64);
-    EXPECT_EQ(rows(4096, true), 80);
-    EXPECT_EQ(rows(2048, true, 4), 80);
-    const Problem full{.q_len = 1024, .kv_len = 1024};
-    EXPECT_EQ(choose_backward(check_backward(backward_inputs_of(full))).block_m, 80);
-}
-
-/// What makes another problem of one for which something is chosen, and whether it still is.
-struct Change {
-    const char* what;
-    std::function<void(Problem&)> apply;
-    bool is_chosen;
-};
-
-void expect_chosen(const Problem& problem, const std::function<bool(const Problem&)>& is_chosen,
-                   const std::vector<Change>& changes) {
-    EXPECT_TRUE(is_chosen(problem));
-    for (const Change& change : changes) {
-        Problem changed = problem;
-        change.apply(changed);
-        EXPECT_EQ(is_chosen(changed), change.is_chosen) << change.what;
-    }
-}
-
-void set_dims(Problem& p, std::int64_t dim) {
-    p.dim = p.value_dim = dim;
-}
-
-Problem& set_lengths(Problem& p, std::int64_t length) {
-    p.q_len = p.kv_len = length;
-    return p;
-}
-
-TEST(Sm90Backward, TilesAtTheDiagonalStoreQueryGradients) {
-    const auto config_of = [](const Problem& p, bool deterministic) {
-        return choose_backward(check_backward(backward_inputs_of(p, deterministic)));
-    };
-    const auto is_fused = [&](const Problem& p) { return config_of(p, true).fused; };
-    const Problem problem{.heads = 2, .kv_heads = 2, .q_len = 300, .kv_len = 300, .causal = true};
-    EXPECT_FALSE(config_of(problem, /*deterministic=*/false).fused);
-    expect_chosen(problem, is_fused,
-                  {{"queries past the last key", [](Problem& p) { p.q_len = 385; }, false},
-                   {"64 columns", [](Problem& p) { set_dims(p, 64); }, true},
-                   {"64 columns and many rows",
-                    [](Problem& p) {
-                        set_dims(p, 64);
-                        set_lengths(p, 1025);
-                    },
-                    false},
-                   {"below the diagonal", [](Problem& p) { p.diagonal = -1; }, false},
-                   {"above the diagonal", [](Problem& p) { p.diagonal = 1; }, false},
-                   {"a tile above the diagonal", [](Problem& p) { p.diagonal = 128; }, false},
-                   {"window", [](Problem& p) { p.window = 100; }, false},
-                   {"one kv head", [](Problem& p) { p.kv_heads = 1; }, false},
-                   {"no mask", [](Problem& p) { p.causal = false; }, false},
-                   {"values of 192 columns", [](Problem& p) { p.value_dim = 192; }, false}});
-}
-
-TEST(Sm90Backward, SumsOfManyShortCausalSequencesAreOrdered) {
-    const auto is_sum_ordered = [](const Problem& p) {
-        const BackwardDesc desc = check_backward(backward_inputs_of(p, /*deterministic=*/false));
-        return is_ordered(desc, choose_backward(desc));
-    };
-    Problem problem{.batch = 32, .heads = 16, .kv_heads = 16, .causal = true};
-    set_lengths(problem, 1024);
-    expect_chosen(problem, is_sum_ordered,
-                  {{"64 columns", [](Problem& p) { set_dims(p, 64); }, true},
-                   {"192 columns", [](Problem& p) { p.dim = 192; }, false},
-                   {"2,048 rows", [](Problem& p) { set_lengths(p, 2048); }, true},
-                   {"64 columns and 2,048 rows",
-                    [](Problem& p) {
-                        set_dims(p, 64);
-                        set_lengths(p, 2048);
-                    },
-                    false},
-                   {"4,096 rows", [](Problem& p) { set_lengths(p, 4096); }, false},
-                   {"few tiles: each would wait for the one before it",
-                    [](Problem& p) { p.batch = 2; }, false},
-                   {"8 kv heads", [](Problem& p) { p.kv_heads = 8; }, false},
-                   {"window", [](Problem& p) { p.window = 100; }, false},
-                   {"no mask", [](Problem& p) { p.causal = false; }, false}});
-}
-
 // No spills, no serialised wgmma, no ignored setmaxnreg: generate_backward turns all of them into
 // errors.
 TEST(Sm90Backward, ConfigurationsCompileCleanly) {
@@ -567,6 +453,55 @@ TEST_F(Sm90BackwardGpu, TilesStoreQueryGradients) {
     }
     // More tiles than multiprocessors.
     expect({.batch = 4, .heads = 40, .kv_heads = 40, .q_len = 300, .kv_len = 300}, 64, 3);
+}
+
+// Blocks of 80 rows begin and end inside of tiles.
+TEST_F(Sm90BackwardGpu, TilesStoreQueryGradientsOfGroupsAndWithoutAMask) {
+    int splits = 0, block_m = 80;
+    const auto change = [&](BackwardConfig& config) {
+        config.block_m = block_m;
+        config.fused = config.ordered = true;
+        if (splits > 0) config.splits = splits;
+    };
+    unsigned seed = 0;
+    const auto expect = [&](Problem p, std::int64_t heads, std::int64_t kv_heads, bool causal) {
+        p.heads = heads;
+        p.kv_heads = kv_heads;
+        p.causal = causal;
+        ++seed;
+        check(p, /*deterministic=*/seed % 2 == 0, /*with_grad_lse=*/seed % 3 == 0, seed, change);
+    };
+    for (const std::int64_t dim : {72, 96, 128}) {
+        for (const std::int64_t length : {1, 79, 80, 81, 128, 129, 160, 257, 400}) {
+            if (dim != 128 && length != 257) continue;
+            const Problem p{.batch = 2,
+                            .q_len = length,
+                            .kv_len = length,
+                            .dim = dim,
+                            .value_dim = dim,
+                            .rows_before_heads = length % 2 == 0};
+            expect(p, 2, 2, true);
+            expect(p, 2, 2, false);
+            for (const int of_group : {1, 2, 4}) {
+                splits = of_group;
+                SCOPED_TRACE(fmt::format("{} splits", splits));
+                expect(p, 8, 2, true);
+                expect(p, 8, 2, false);
+                block_m = 64;
+                expect(p, 8, 2, true);
+                block_m = 80;
+            }
+            splits = 0;
+        }
+    }
+    for (const bool causal : {false, true}) {
+        expect({.dtype = DType::f16, .q_len = 300, .kv_len = 300}, 4, 2, causal);
+        // More tiles than multiprocessors.
+        expect({.batch = 4, .q_len = 300, .kv_len = 300}, 80, 40, causal);
+    }
+    for (const std::int64_t kv_len : {2, 127, 128, 500}) {
+        expect({.q_len = 200, .kv_len = kv_len}, 2, 1, false);
+    }
 }
 
 TEST_F(Sm90BackwardGpu, ScalesOfAnySign) {

@@ -155,6 +155,12 @@ BackwardInputs widened(const BackwardInputs& given, const BackwardDesc& desc, st
     return inputs;
 }
 
+/// May a tile finish more of dQ than its last two visits, or does the number depend on the tile?
+bool finishes_many(const BackwardDesc& desc, const BackwardConfig& config) {
+    return config.fused && (!desc.upper_bound || desc.heads != desc.kv_heads * config.splits ||
+                            config.block_n() % config.block_m != 0);
+}
+
 void clear(cuda::DeviceAddress address, std::int64_t words, cuda::StreamHandle stream) {
     if (words == 0) return;
     cuda::driver().check(
@@ -206,22 +212,22 @@ std::vector<cuda::CompileRequest> generate_backward(const BackwardDesc& desc,
     constexpr int kDropoutSpillBytes = 8192, kSegmentSpillBytes = 64;
     const int spills = desc.dropout ? kDropoutSpillBytes : desc.segments ? kSegmentSpillBytes : 0;
     cuda::CompileRequest request = kernel_request(name, desc, shapes, spills);
-    request.headers.push_back(
-        config_header("backward_config.cuh", "the configuration of one backward kernel", desc,
-                      fmt::format(R"(constexpr bool kOver128 = {};
+    request.headers.push_back(config_header(
+        "backward_config.cuh", "the configuration of one backward kernel", desc,
+        fmt::format(R"(constexpr bool kOver128 = {};
 constexpr int kWarpgroups = {};
 constexpr int kBlockM = {};
 constexpr int kStages = {};
 constexpr bool kDeterministic = {};
-constexpr bool kFused = {};
+constexpr bool kFused = {}, kFinishesMany = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 )",
-                                  config.over_128, kWarpgroups, config.block_m, config.stages,
-                                  is_ordered(desc, config), config.fused, described ? 40 : 24,
-                                  described ? 232 : 240,
-                                  backward_shared_bytes(desc, config) - kSharedAlignment)));
+                    config.over_128, kWarpgroups, config.block_m, config.stages,
+                    is_ordered(desc, config), config.fused, finishes_many(desc, config),
+                    described ? 40 : 24, described ? 232 : 240,
+                    backward_shared_bytes(desc, config) - kSharedAlignment)));
     cuda::CompileRequest rows_request = request;
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
     rows_request.name = "rows_of_" + rows_request.name;
@@ -232,8 +238,9 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base
 }
 
 std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config) {
-    return fmt::format("{} {} {} {} {} {} {}", variant_key(desc), config.over_128, config.block_m,
-                       config.stages, is_ordered(desc, config), config.fused, desc.positive_scale);
+    return fmt::format("{} {} {} {} {} {} {} {}", variant_key(desc), config.over_128,
+                       config.block_m, config.stages, is_ordered(desc, config), config.fused,
+                       finishes_many(desc, config), desc.positive_scale);
 }
 
 BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device,

@@ -42,6 +42,10 @@ const QueryBlocks& query_blocks(int dim) {
                          [&](const QueryBlocks& row) { return dim <= row.dim; });
 }
 
+bool is_grouped(const BackwardDesc& desc) {
+    return desc.heads != desc.kv_heads;
+}
+
 /// Into how many splits a group of query heads is cut. With few tiles, the longest would run long
 /// after the others or leave multiprocessors idle. Lists have one order for all heads of a group.
 /// Sums must not depend on the device, so this assumes the multiprocessors of an H100 or H200.
@@ -76,6 +80,17 @@ int choose_splits(const BackwardDesc& desc, const BackwardConfig& config) {
     return splits;
 }
 
+/// A causal mask without offset, in which every block ends with the tile at its diagonal.
+bool is_causal(const BackwardDesc& desc) {
+    return desc.upper_bound && desc.upper_diagonal == 0 && !desc.lower_bound &&
+           desc.q_len == desc.kv_len;
+}
+
+/// Only these were measured where the last tile finishes more than two blocks of 64 rows.
+bool has_128_columns(const BackwardDesc& desc) {
+    return desc.query_dim == 128 && desc.value_dim == 128;
+}
+
 BackwardConfig choose_tiles(const BackwardDesc& desc) {
     const QueryBlocks& rows = query_blocks(std::max(desc.query_dim, desc.value_dim));
     const ScoreWork work = score_work(desc);
@@ -83,9 +98,10 @@ BackwardConfig choose_tiles(const BackwardDesc& desc) {
     BackwardConfig config =
         choose_listed_backward(desc.query_dim, desc.value_dim, work == ScoreWork::crowded);
     // Blocks at the diagonal are half masked: in short sequences these are many, and smaller blocks
-    // waste less. With ordered sums each block costs a hand-over from tile to tile.
-    const bool grouped = desc.heads != desc.kv_heads;
-    const std::int64_t most = !desc.deterministic ? 4096 : grouped ? 0 : 2048;
+    // waste less. With ordered sums each block costs a hand-over from tile to tile, which shows in
+    // groups unless the last tile stores dQ.
+    const bool costs = is_grouped(desc) && !(is_causal(desc) && has_128_columns(desc));
+    const std::int64_t most = !desc.deterministic ? 4096 : costs ? 0 : 2048;
     const bool short_causal = desc.upper_bound && desc.q_len <= most;
     if (plain) config.block_m = desc.lower_bound || short_causal ? rows.window : rows.plain;
     if (!desc.dropout && desc.score_mod == nullptr) config.stages = rows.even_stages;
@@ -100,29 +116,46 @@ bool wants_wide(const BackwardDesc& desc) {
     return (is_odd(desc.query_dim) || is_odd(desc.value_dim)) && keys >= kLeastKeys;
 }
 
-/// Up to here sums in order win, whose last tile stores dQ.
-std::int64_t most_short_rows(const BackwardDesc& desc) {
-    constexpr std::int64_t kNarrow = 64, kOfNarrow = 1024, kOfWide = 2048;
-    return std::max(desc.query_dim, desc.value_dim) <= kNarrow ? kOfNarrow : kOfWide;
+bool is_narrow(const BackwardDesc& desc) {
+    return std::max(desc.query_dim, desc.value_dim) <= 64;
 }
 
-/// Are sums without an order faster in one? These need not be cleared, which counts in short
-/// sequences, if there are so many tiles that none waits for the one before it.
+/// Up to here sums in order win with up to 64 columns.
+constexpr std::int64_t kMostNarrowRows = 1024;
+
+/// Without a mask the last tile of a head stores all of its dQ, which pays up to here.
+bool wants_fused_without_mask(const BackwardDesc& desc) {
+    constexpr std::int64_t kMostRows = 4096;
+    return !desc.upper_bound && !desc.lower_bound && desc.kv_len > 0 && !is_grouped(desc) &&
+           has_128_columns(desc) && desc.q_len <= kMostRows;
+}
+
+/// Are sums without an order faster in one? These need not be cleared and the last tile can store
+/// dQ, which counts in short sequences and where query heads share keys, if there are so many tiles
+/// that none waits for the one before it.
 bool wants_order(const BackwardDesc& desc, const BackwardConfig& config) {
-    constexpr std::int64_t kLeastTiles = 1024;
+    constexpr std::int64_t kLeastTiles = 1024, kLeastGroupedTiles = 4096;
+    constexpr std::int64_t kMostCausalRows = 2048, kLeastGroupedRows = 2048;
     const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.kv_len, config.block_n());
-    return !desc.deterministic && !is_described(desc, config) && desc.heads == desc.kv_heads &&
-           desc.upper_bound && !desc.lower_bound && desc.q_len <= most_short_rows(desc) &&
-           tiles >= kLeastTiles;
+    if (desc.deterministic || is_described(desc, config) || desc.lower_bound || tiles < kLeastTiles)
+        return false;
+    if (is_narrow(desc))
+        return !is_grouped(desc) && desc.upper_bound && desc.q_len <= kMostNarrowRows;
+    if (is_grouped(desc))
+        return is_causal(desc) && has_128_columns(desc) && desc.q_len >= kLeastGroupedRows &&
+               tiles >= kLeastGroupedTiles;
+    return wants_fused_without_mask(desc) || (desc.upper_bound && desc.q_len <= kMostCausalRows);
 }
 
 /// Does the last tile that adds to a block of dQ store it? With a causal mask these are the last
-/// blocks that a tile visits, if tiles begin and end with blocks.
+/// blocks that a tile visits.
 bool wants_fused(const BackwardDesc& desc, const BackwardConfig& config) {
-    const bool causal = desc.upper_bound && desc.upper_diagonal == 0 && !desc.lower_bound;
-    return is_ordered(desc, config) && !is_described(desc, config) && causal &&
-           desc.heads == desc.kv_heads && desc.q_len == desc.kv_len &&
-           config.block_n() % config.block_m == 0 && desc.q_len <= most_short_rows(desc);
+    if (!is_ordered(desc, config) || is_described(desc, config)) return false;
+    if (is_narrow(desc))
+        return is_causal(desc) && !is_grouped(desc) && desc.q_len <= kMostNarrowRows;
+    const bool is_covered =
+        has_128_columns(desc) || (!is_grouped(desc) && config.block_n() % config.block_m == 0);
+    return (is_causal(desc) && is_covered) || wants_fused_without_mask(desc);
 }
 
 }  // namespace

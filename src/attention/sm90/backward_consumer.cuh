@@ -41,9 +41,10 @@ struct Consumer : Products {
     }
 
     /// This warpgroup's part of dQ, once all warpgroups have stored their part of dS.
+    template <bool kAdd = false>
     TW_DEVICE_ONCE void issue_grad_query() {
         ptx::mbarrier_wait(shared.score_full(ready_ring.index), ready_ring.parity);
-        Products::issue_grad_query(grad_query, ready_ring.index, warpgroup);
+        Products::issue_grad_query<kAdd>(grad_query, ready_ring.index, warpgroup);
     }
 
     /// dV and dK of the block in registers are done, so its Q and dO may be overwritten.
@@ -89,11 +90,9 @@ struct Consumer : Products {
         release(shared.grad_full(warpgroup));
     }
 
-    /// No further tile adds to the block: adds what the tiles before did, and stores rows of dQ.
-    TW_DEVICE_ONCE void finish_grad_query(int of_block, const KeyRows& tile_rows) {
-        ptx::wgmma_tie(grad_query);
-        release(shared.score_empty(ready_ring.index));
-        ready_ring.advance();
+    /// No further tile adds to a block of dQ: its product is to be added to what the tiles before
+    /// did. Adding after the product would take registers.
+    TW_DEVICE_ONCE void load_sums() {
         ptx::mbarrier_wait(shared.grad_empty(warpgroup), grad_parity);
         grad_parity ^= 1;
         if (first_key >= kBlockN && grad_bytes(warpgroup) > 0) {
@@ -104,22 +103,41 @@ struct Consumer : Products {
             TW_UNROLL
             for (int i = 0; i < kGradColumns / 2; i += 4) {
                 const uint4 sums = ptx::load_shared_128(source + i / 4 * kGradQuadBytes);
-                grad_query[i] += __uint_as_float(sums.x);
-                grad_query[i + 1] += __uint_as_float(sums.y);
-                grad_query[i + 2] += __uint_as_float(sums.z);
-                grad_query[i + 3] += __uint_as_float(sums.w);
+                grad_query[i] = __uint_as_float(sums.x);
+                grad_query[i + 1] = __uint_as_float(sums.y);
+                grad_query[i + 2] = __uint_as_float(sums.z);
+                grad_query[i + 3] = __uint_as_float(sums.w);
             }
+        } else {
+            clear_grad_query();
         }
         ptx::fence_async_shared();  // the writer may overwrite what was read
         __syncwarp();
         release(shared.grad_full(warpgroup));
-        store_rows_of_query(of_block, tile_rows);
+    }
+    TW_DEVICE void clear_grad_query() {
+        TW_UNROLL
+        for (int i = 0; i < kGradColumns / 2; ++i) grad_query[i] = 0;
     }
 
-    TW_DEVICE_ONCE void store_rows_of_query(int of_block, const KeyRows& tile_rows) const {
+    /// Stores the finished rows of dQ of a block. `head` counts in the group.
+    TW_DEVICE_ONCE void finish_grad_query(int of_block, int head, const KeyRows& tile_rows) {
+        ptx::wgmma_tie(grad_query);
+        release(shared.score_empty(ready_ring.index));
+        ready_ring.advance();
+        store_rows_of_query(of_block, tile_rows.head * group_heads() + head, tile_rows.batch);
+    }
+    /// The same for the tile's `visit`-th visit.
+    TW_DEVICE_ONCE void finish_visit(int visit, const KeyRows& tile_rows) {
+        const int place = visit / group_heads();
+        finish_grad_query(block_at(place, tile_word(4), tile_word(5), p),
+                          visit - place * group_heads(), tile_rows);
+    }
+    TW_DEVICE int group_heads() const { return kFinishesMany ? p.heads_per_kv_head : 1; }
+
+    TW_DEVICE_ONCE void store_rows_of_query(int of_block, int of_head, int of_batch) const {
         u16* const rows = static_cast<u16*>(p.grad_query.data) +
-                          tile_rows.batch * p.grad_query.batch_stride +
-                          tile_rows.head * p.grad_query.head_stride;
+                          of_batch * p.grad_query.batch_stride + of_head * p.grad_query.head_stride;
         const u32 lane = ptx::lane_index();
         if constexpr (!kGradTransposed) {
             const float factors[2] = {p.scale, p.scale};
@@ -152,28 +170,35 @@ struct Consumer : Products {
     }
 
     // ---- blocks
+    /// What becomes of dQ of the block before the one in registers.
+    enum class LastQuery {
+        kNone,      ///< there is none
+        kAddsUp,    ///< it is added to the sums
+        kIsStored,  ///< this tile finishes it, in a visit given to `step`
+    };
     /// From the scores of one block to those of the next: the sums of one block overlap with the
     /// products of the other. dQ lags by one block, so that no warpgroup waits for another's dS.
     /// Nothing is in flight before and after.
-    template <bool kMasked, bool kFirst>
-    TW_DEVICE_ONCE void step() {
+    template <bool kMasked, LastQuery kLastQuery>
+    TW_DEVICE_ONCE void step(int last_visit = 0, const KeyRows& tile_rows = {}) {
         pack_scores();
         acquire_tensor_cores();
+        if constexpr (kLastQuery == LastQuery::kIsStored) {
+            load_sums();
+            issue_grad_query<true>();
+            ptx::wgmma_wait<0>();
+            finish_visit(last_visit, tile_rows);
+        }
         // Every wait leaves the next product in flight.
-        if constexpr (kFirst) {
-            issue_sums();
-            issue_scores(scores);
-            ptx::wgmma_wait<1>();
-            release_block();
-        } else {
-            issue_grad_query();
-            issue_sums();
+        if constexpr (kLastQuery == LastQuery::kAddsUp) issue_grad_query();
+        issue_sums();
+        if constexpr (kLastQuery == LastQuery::kAddsUp) {
             ptx::wgmma_wait<1>();
             store_grad_query();
-            issue_scores(scores);
-            ptx::wgmma_wait<1>();
-            release_block();
         }
+        issue_scores(scores);
+        ptx::wgmma_wait<1>();
+        release_block();
         issue_grad_scores(grad_scores);
         release_tensor_cores();
         if constexpr (!kDescribed) follow();
@@ -190,36 +215,53 @@ struct Consumer : Products {
         compute_scores<true>(scores, grad_scores, [] {});
         if (count > 1) {
             if (next_is_ragged()) clear_next_past_end(3 + warpgroup);
-            step<true, true>();
+            step<true, LastQuery::kNone>();
         }
-        for (int i = 2; i < count; ++i) {
+        int stored = 0;  // the tile's last visits, whose dQ it finishes
+        if constexpr (kFused) {
+            stored = finished_blocks(tile_word(0), tile_word(4), tile_word(5), p) * group_heads();
+        }
+        int i = 2;
+        for (const int end = kFinishesMany ? count - max(0, stored - 2) : count; i < end; ++i) {
             if (next_is_ragged()) clear_next_past_end(3 + warpgroup);
             if (next_is_masked()) {
-                step<true, false>();
+                step<true, LastQuery::kAddsUp>();
             } else {
-                step<false, false>();
+                step<false, LastQuery::kAddsUp>();
             }
+        }
+        if constexpr (kFinishesMany) {
+            for (; i < count; ++i) step<true, LastQuery::kIsStored>(i - 2, tile_rows);
         }
         pack_scores();
         if (count > 1) {
-            issue_grad_query();
-            ptx::wgmma_wait<0>();
-            if constexpr (kFused && kLastBlocks > 1) {
-                finish_grad_query(block + 1, tile_rows);
+            if (kFused && stored > 1) {
+                load_sums();
+                issue_grad_query<true>();
+                ptx::wgmma_wait<0>();
+                finish_visit(count - 2, tile_rows);
             } else {
+                issue_grad_query();
+                ptx::wgmma_wait<0>();
                 store_grad_query();
             }
         }
+        const bool finishes = kFused && (kUpperBound || stored > 0);
+        if (finishes) {
+            load_sums();
+        } else if constexpr (kFused) {
+            clear_grad_query();
+        }
         issue_sums();
-        issue_grad_query();
+        issue_grad_query<kFused>();
         ptx::wgmma_wait<1>();
         release_block();
         ptx::wgmma_wait<0>();
         ptx::wgmma_tie(grad_value);
         ptx::wgmma_tie(grad_key);
         release(shared.tile_empty());
-        if constexpr (kFused) {
-            finish_grad_query(block, tile_rows);
+        if (finishes) {
+            finish_grad_query(block, group_heads() - 1, tile_rows);
         } else {
             store_grad_query();
         }

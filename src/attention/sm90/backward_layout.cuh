@@ -35,9 +35,8 @@ static_assert(kBlockM % 16 == 0 &&
                   (kOver128 || !kGradTransposed || panels(kQueryDim) <= kGradParts),
               "dQ cannot be shared out");
 
-/// Fused: how many blocks no further tile adds to, at the diagonal, which a tile visits last.
-constexpr int kLastBlocks = kBlockN / kBlockM;
-static_assert(!kFused || (kDeterministic && kBlockN % kBlockM == 0 && kLastBlocks <= 2));
+static_assert(!kFused || (kDeterministic && 2 * kBlockM >= kBlockN),
+              "a tile finishes at most two blocks at the diagonal");
 
 constexpr u32 kTilePanelBytes = kMemory.tile_panel;
 constexpr u32 kBlockPanelBytes = kMemory.block_panel;
@@ -205,6 +204,13 @@ TW_DEVICE int block_at(int place, int begin, int blocks, const BackwardParameter
 TW_DEVICE u32 predecessor_of(int tile, int block, const BackwardParameters& p) {
     const int first = kLowerBound ? max(0, block * kBlockM + p.lower_diagonal) / kBlockN : 0;
     return tile == first ? 0 : tile;
+}
+
+/// Fused: to how many blocks, from the tile's first one on, does no further tile add? These are the
+/// blocks that the tile visits last.
+TW_DEVICE int finished_blocks(int tile, int begin, int each, const BackwardParameters& p) {
+    if (tile == p.kv_tiles - 1) return each;
+    return kUpperBound ? (tile + 1) * kBlockN / kBlockM - begin : 0;
 }
 
 /// Does any pair of a strip's keys (from `first_key` on) and a block's rows lie outside the

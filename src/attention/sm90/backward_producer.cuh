@@ -351,12 +351,13 @@ struct Writer {
             } else {
                 const int first_head = tile.z * p.heads_per_kv_head;
                 const int first_row = query_head_row(batch, first_head, p);
+                const int finished = kFused ? finished_blocks(tile.x, begin, each, p) : 0;
                 for (int i = 0; i < each; ++i) {
                     const int block = block_at(i, begin, each, p);
                     const u32 predecessor = kDeterministic ? predecessor_of(rank, block, p) : 0;
                     for (int group = 0; group < p.heads_per_kv_head; ++group) {
                         const i64 chunk = chunk_of(first_row + group, block);
-                        if (kFused && i >= each - kLastBlocks) {
+                        if (kFused && i >= each - finished) {
                             give_back(chunk, predecessor);
                             continue;
                         }

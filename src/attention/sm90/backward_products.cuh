@@ -79,7 +79,8 @@ struct Products : Scores {
     }
 
     /// One part of dQ = dS K from the dS in a buffer: 64 rows of it, or 64 columns as rows of dQ^T
-    /// = K^T dS^T.
+    /// = K^T dS^T. kAdd: added to what `grad_query` holds.
+    template <bool kAdd>
     TW_DEVICE_ONCE void issue_grad_query(float (&grad_query)[kGradColumns / 2], int buffer,
                                          u32 part) {
         const u32 rows = shared.score(buffer) + (kGradTransposed ? 0 : part * 8192);
@@ -91,11 +92,11 @@ struct Products : Scores {
         using OfScores = ptx::AlongRows<kBlockPanelBytes>;
         constexpr ptx::Steps<kBlockN / 16> kSteps{};  // 16 keys each
         if constexpr (kGradTransposed) {
-            ptx::wgmma<0, 0, 1, ptx::AlongColumns, OfScores>(Element{}, kSteps, grad_query, keys_at,
-                                                             scores_at);
+            ptx::wgmma<kAdd, 0, 1, ptx::AlongColumns, OfScores>(Element{}, kSteps, grad_query,
+                                                                keys_at, scores_at);
         } else {
-            ptx::wgmma<0, 1, 0, OfScores, ptx::AlongColumns>(Element{}, kSteps, grad_query,
-                                                             scores_at, keys_at);
+            ptx::wgmma<kAdd, 1, 0, OfScores, ptx::AlongColumns>(Element{}, kSteps, grad_query,
+                                                                scores_at, keys_at);
         }
         ptx::wgmma_commit();
     }
