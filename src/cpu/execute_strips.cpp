@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "cpu/execute.h"
 #include "cpu/execute_affine.h"
@@ -91,6 +92,7 @@ struct ResolvedOp {
 struct Part {
     std::int64_t panel, row, lane;  ///< where it starts
     std::int64_t rows, lanes;
+    bool whole_rows = false;
 };
 
 /// Runs one op on the lanes of a strip from `skipped` on.
@@ -117,6 +119,7 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
                                 : moved(resolved.sum.at(part.panel, 0), op.sum.dtype, 1);
     }
     std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
+    if (op.kind == StripOp::Kind::scan_lanes) strip.immediate[2] = part.whole_rows;
     if (op.is_affine()) {
         if (resolved.wraps != nullptr)
             return run_wrapping(*resolved.wraps, op, strip, part.row, part.lane + skipped);
@@ -423,6 +426,25 @@ void run_alone(const Frame& frame, const Chain& chain, const StripOp& op) {
     op.function(strip);
 }
 
+/// True for scans along lanes whose panels follow each other in memory, as those from array to
+/// array: they do whole rows, since each part of a row would begin with a rounded carry.
+bool joins_panels(const Chain& chain, std::span<const ResolvedOp> ops) {
+    if (chain.lanes <= chain.width || !chain.fused.empty()) return false;
+    const auto follow = [&](const Resolved& place, DType dtype) {
+        return place.panel_bytes == chain.width * place.lane_stride * size_of(dtype);
+    };
+    bool scans = false;
+    for (std::size_t i = 0; i < chain.ops.size(); ++i) {
+        const StripOp& op = chain.ops[i];
+        if (!ops[i].function) continue;
+        if (op.kind != StripOp::Kind::scan_lanes || !follow(ops[i].in[0], op.in[0].dtype) ||
+            !follow(ops[i].out, op.out.dtype))
+            return false;
+        scans = true;
+    }
+    return scans;
+}
+
 }  // namespace
 
 void execute(Frame& frame, const Chain& chain) {
@@ -467,12 +489,14 @@ void execute(Frame& frame, const Chain& chain) {
     const auto parts = [](std::int64_t all, std::int64_t each) {
         return all <= each ? std::min<std::int64_t>(all, 1) : ceil_div(all, each);
     };
-    const std::int64_t panels = parts(chain.lanes, chain.width);
+    const bool joined = joins_panels(chain, {ops.data(), num_ops});
+    const std::int64_t width = joined ? chain.lanes : chain.width;
+    const std::int64_t panels = parts(chain.lanes, width);
     const std::int64_t strips = parts(chain.rows, chain.strip_rows);
     for (std::int64_t p = 0; p < panels; ++p) {
         const std::int64_t panel = place(chain.lane_order, p, panels);
-        const std::int64_t first = panel * chain.width;
-        const std::int64_t lanes = std::min(chain.width, chain.lanes - first);
+        const std::int64_t first = panel * width;
+        const std::int64_t lanes = std::min(width, chain.lanes - first);
         for (std::size_t i = 0; i < num_ops; ++i) {
             const StripOp& op = chain.ops[i];
             if (ops[i].sum.data && op.kind != StripOp::Kind::scan_lanes) {
@@ -483,10 +507,16 @@ void execute(Frame& frame, const Chain& chain) {
         }
         for (std::int64_t strip = 0; strip < strips; ++strip) {
             const std::int64_t row = place(chain.row_order, strip, strips) * chain.strip_rows;
-            const Part part{panel, row, first, std::min(chain.strip_rows, chain.rows - row), lanes};
+            const Part part{panel, row,        first, std::min(chain.strip_rows, chain.rows - row),
+                            lanes, panels == 1};
             Part next = part;
-            next.row += part.rows;
-            next.rows = std::clamp<std::int64_t>(chain.rows - next.row, 0, chain.strip_rows);
+            if (chain.row_order == Chain::Order::backward) {
+                next.rows = std::min(part.row, chain.strip_rows);
+                next.row -= next.rows;
+            } else {
+                next.row += part.rows;
+                next.rows = std::clamp<std::int64_t>(chain.rows - next.row, 0, chain.strip_rows);
+            }
             auto run = chain.fused.begin();
             for (std::size_t i = 0; i < num_ops;) {
                 if (run == chain.fused.end() || run->first != i) {

@@ -94,7 +94,8 @@ class LogSumExpRow {
         each_vector(vectors, [&](std::int64_t l, auto count) HWY_ATTR {
             V x[count.value];
             load(in + l, x);
-            each<count.value>([&](int i) HWY_ATTR { top = hn::Max(top, x[i]); });
+            each<count.value - 1>([&](int i) HWY_ATTR { x[0] = hn::Max(x[0], x[i + 1]); });
+            top = hn::Max(top, x[0]);
         });
         if (!hn::AllFalse(d, hn::Gt(top, m))) {
             m = hn::MaxOfLanes(d, top);
@@ -113,7 +114,8 @@ class LogSumExpRow {
             load(in + l, x);
             exps_below(d, m, x);
             store(x, terms + l);
-            each<count.value>([&](int i) HWY_ATTR { all = hn::Add(all, x[i]); });
+            each<count.value - 1>([&](int i) HWY_ATTR { x[0] = hn::Add(x[0], x[i + 1]); });
+            all = hn::Add(all, x[0]);
         });
         // Much larger than the exponentials that are not exact. NaN and infinities fail, too.
         const T least =
@@ -191,10 +193,7 @@ void log_sum_exp_along_lanes(const Strip& s) {
     const bool splat = s.in[0].lane_stride == 0;
     const std::int64_t whole = splat ? 0 : s.lanes / Row::kPiece * Row::kPiece;
     HWY_ALIGN T piece[Row::kPiece];
-    for (std::int64_t r = 0; r < s.rows; ++r) {
-        T& carry = static_cast<T*>(s.accumulator)[r];
-        const T* in = static_cast<const T*>(s.in[0].data) + r * s.in[0].row_stride;
-        T* out = static_cast<T*>(s.out) + r * s.out_row_stride;
+    each_row<T, kReverse>(s, [&](const T* in, T* out, T& carry) HWY_ATTR {
         Row row(carry, s.immediate[1] != 0);
         // What is no whole piece is padded by lanes that come last and add nothing.
         const auto part = [&](std::int64_t first, std::int64_t count) HWY_ATTR {
@@ -222,7 +221,7 @@ void log_sum_exp_along_lanes(const Strip& s) {
         }
         if (!kReverse) parts();
         carry = row.carried();
-    }
+    });
 }
 
 template <typename T>

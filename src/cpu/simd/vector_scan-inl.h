@@ -6,8 +6,11 @@
 #define TILEWRIGHT_CPU_VECTOR_SCAN_INL_H
 #endif
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 
+#include "cpu/simd/kernels.h"
 #include "cpu/simd/vector_math-inl.h"
 #include "hwy/highway.h"
 
@@ -76,6 +79,37 @@ struct VectorScan {
     }
 #endif
 };
+
+/// Calls scan(in, out, carry) for each row, where the first two are the row's places in the strip,
+/// or for reverse scans of short rows a buffer: hardware prefetchers follow falling addresses, but
+/// not from the start of a row to the end of the next one, so that such rows are read and written
+/// upwards.
+template <typename T, bool kReverse, class Scan>
+HWY_INLINE void each_row(const Strip& s, const Scan& scan) {
+    constexpr std::int64_t kLeast = 1024, kMost = 1 << 14;
+    const std::int64_t bytes = s.lanes * static_cast<std::int64_t>(sizeof(T));
+    const bool whole_rows = s.immediate[2] != 0;
+    const bool buffered =
+        kReverse && whole_rows && s.in[0].lane_stride == 1 && bytes >= kLeast && bytes <= kMost;
+    const T* in = static_cast<const T*>(s.in[0].data);
+    T* out = static_cast<T*>(s.out);
+    for (std::int64_t r = 0; r < s.rows; ++r, in += s.in[0].row_stride, out += s.out_row_stride) {
+        T& carry = static_cast<T*>(s.accumulator)[r];
+        if (buffered) {
+            // Half a page from the result: loads wait for stores with nearly the same page offset.
+            constexpr std::uintptr_t kPage = 4096, kLine = 64;
+            alignas(kLine) std::byte buffer[kMost + kPage];
+            const auto distance = reinterpret_cast<std::uintptr_t>(out) + kPage / 2 -
+                                  reinterpret_cast<std::uintptr_t>(buffer);
+            T* const row = reinterpret_cast<T*>(buffer + (distance % kPage & ~(kLine - 1)));
+            std::copy_n(in, s.lanes, row);
+            scan(row, row, carry);
+            std::copy_n(row, s.lanes, out);
+        } else {
+            scan(in, out, carry);
+        }
+    }
+}
 
 }  // namespace
 #endif

@@ -86,10 +86,7 @@ void along_lanes(const Strip& s) {
     const std::int64_t lane_step = s.in[0].lane_stride;
     const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
     const auto n = static_cast<std::size_t>(tail);
-    for (std::int64_t r = 0; r < s.rows; ++r) {
-        T& carried = static_cast<T*>(s.accumulator)[r];
-        const T* in = static_cast<const T*>(s.in[0].data) + r * s.in[0].row_stride;
-        T* out = static_cast<T*>(s.out) + r * s.out_row_stride;
+    each_row<T, kReverse>(s, [&](const T* in, T* out, T& carried) HWY_ATTR {
         // By value: a carry in memory would wait for its store.
         const auto step = [&](V x, V& before) HWY_ATTR {
             V scanned[1] = {x};
@@ -116,7 +113,7 @@ void along_lanes(const Strip& s) {
         }
         if constexpr (!kReverse) carry = after_tail(carry);
         carried = hn::GetLane(carry);
-    }
+    });
 }
 
 template <typename T, class F>
