@@ -17,6 +17,7 @@
 #include "cuda/runtime/kernel.h"
 #include "cuda/runtime/memory.h"
 #include "run/cuda_memory.h"
+#include "tests/cuda/graph.h"
 #include "tests/cuda/test_support.h"
 #include "tests/support/throws.h"
 #include "tilewright/attention.h"
@@ -26,6 +27,8 @@
 
 namespace tilewright {
 namespace {
+
+using testing_support::Graph;
 
 /// The resources that a process holds.
 struct Held {
@@ -75,30 +78,13 @@ cuda::Kernel new_kernel() {
     return cuda::load_kernel(request, "empty", 0, 0);
 }
 
-/// A graph, ready to run.
-class Graph {
-  public:
-    /// Captures what `work` queues on a stream.
-    explicit Graph(const std::function<void(cuda::StreamHandle)>& work) {
-        const cuda::Driver& driver = cuda::driver();
-        const cuda::Stream stream(0);
-        const CudaScope scope(stream.handle());
-        void* graph = nullptr;
-        driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 0), "capturing");
-        work(stream.handle());
-        driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "capturing");
-        driver.check(driver.cuGraphInstantiateWithFlags(&graph_, graph, 0), "instantiating");
-        driver.cuGraphDestroy(graph);
-    }
-    ~Graph() {
-        if (graph_ != nullptr) cuda::driver().cuGraphExecDestroy(graph_);
-    }
-    Graph(Graph&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
-    Graph& operator=(Graph&&) = delete;
-
-  private:
-    void* graph_ = nullptr;
-};
+/// What `work` queues on a stream of its own, captured.
+Graph graph_of(const std::function<void(cuda::StreamHandle)>& work) {
+    const cuda::Stream stream(0);
+    const CudaScope scope(stream.handle());
+    return Graph(
+        stream, [&] { work(stream.handle()); }, testing_support::Capture::all_threads);
+}
 
 TEST_F(CudaCaches, OfTheHopperEngineWithNewMods) {
     expect_bounded(6700, [&](int i) {
@@ -122,7 +108,7 @@ TEST_F(CudaCaches, OfRecordingsEndWithTheKernels) {
     addresses[0] = static_cast<std::byte*>(x.raw()) + 2;
     EXPECT_FALSE(recording.repeat(addresses));
     addresses[0] = x.raw();
-    Graph([&](cuda::StreamHandle) { EXPECT_FALSE(recording.repeat(addresses)); });
+    graph_of([&](cuda::StreamHandle) { EXPECT_FALSE(recording.repeat(addresses)); });
     EXPECT_TRUE(recording.repeat(addresses));
     for (int i = 0; i < 6700 && recording.complete(); ++i) {
         const AttentionOptions options{
@@ -152,7 +138,7 @@ Graph new_graph(int number) {
     const cuda::Kernel kernel = new_kernel();
     const std::int64_t values[] = {number, -1};
     run::constant(values, Device::cuda());  // on the GPU before the capture
-    return Graph([&](cuda::StreamHandle stream) {
+    return graph_of([&](cuda::StreamHandle stream) {
         run::constant(values, Device::cuda());
         Tensor::empty(f32, {16}, Device::cuda());
         cached_cuda_memory(64, 0);
@@ -224,7 +210,7 @@ TEST_F(CudaCaches, KeepTheMasksOfGraphs) {
                 .engine = "sm90"};
             const AttentionOutput result = attention(x, x, x, options);
             graphs.push_back(
-                Graph([&](cuda::StreamHandle) { attention_into(result, x, x, x, options); }));
+                graph_of([&](cuda::StreamHandle) { attention_into(result, x, x, x, options); }));
         }
         return held().blocks - before.blocks;
     };
@@ -234,7 +220,7 @@ TEST_F(CudaCaches, KeepTheMasksOfGraphs) {
 
 TEST_F(CudaCaches, OfKernelsAreEmptiedWhileAnotherStreamIsCaptured) {
     const Held before = held();
-    Graph([&](cuda::StreamHandle stream) {
+    graph_of([&](cuda::StreamHandle stream) {
         const CudaScope uncaptured(nullptr);
         for (int i = 0; i < 300; ++i) new_kernel();
         EXPECT_LE(held().modules, before.modules + 65);
@@ -243,7 +229,7 @@ TEST_F(CudaCaches, OfKernelsAreEmptiedWhileAnotherStreamIsCaptured) {
 }
 
 TEST_F(CudaCaches, OfMasksAreEmptiedWhileAnotherStreamIsCaptured) {
-    Graph([&](cuda::StreamHandle) {
+    graph_of([&](cuda::StreamHandle) {
         const CudaScope uncaptured(nullptr);
         const auto call = [&](int i) {
             for (const char* const engine : {"tiles", "sm90"}) {

@@ -12,6 +12,7 @@
 #include "attention/sm90/backward.h"
 #include "attention/sm90/backward_query.h"
 #include "tests/attention/sm90_backward_support.h"
+#include "tests/cuda/graph.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
@@ -263,27 +264,17 @@ TEST_F(Sm90BackwardGpu, CopiesOfRowsChangeNoBit) {
                                   Sample(p, p.heads, p.q_len, p.value_dim, 4).exact, Array{},
                                   /*deterministic=*/true);
             const BackwardDesc desc = check_backward(device.inputs);
-            BackwardConfig config = choose_backward(desc);
-            Guarded* const gradients[] = {&device.grad_query, &device.grad_key, &device.grad_value};
-            std::vector<unsigned char> bits[2][3];
-            for (const bool wide : {false, true}) {
-                config.wide = wide;
-                Guarded workspace(backward_workspace_bytes(desc, config));
-                device.inputs.workspace = workspace.address();
-                for (Guarded* const gradient : gradients) gradient->buffer.fill(kPoison);
-                const cuda::Stream stream(0);
-                launch_backward(device.inputs, desc, config, load_backward(desc, config, 0),
-                                stream.handle());
-                stream.synchronize();
-                for (int i = 0; i < 3; ++i) {
-                    bits[wide][i].resize(gradients[i]->buffer.bytes() - 2 * kGuard);
-                    gradients[i]->buffer.download(bits[wide][i].data(), bits[wide][i].size(),
-                                                  kGuard);
-                    EXPECT_TRUE(gradients[i]->intact()) << dim;
-                }
-                EXPECT_TRUE(workspace.intact()) << dim;
-            }
-            for (int i = 0; i < 3; ++i) EXPECT_EQ(bits[0][i], bits[1][i]) << dim << " " << i;
+            SCOPED_TRACE(dim);
+            expect_copies_change_no_bit(
+                choose_backward(desc), {&device.grad_query, &device.grad_key, &device.grad_value},
+                device.inputs.workspace,
+                [&](const BackwardConfig& config) {
+                    return backward_workspace_bytes(desc, config);
+                },
+                [&](const BackwardConfig& config, cuda::StreamHandle stream) {
+                    launch_backward(device.inputs, desc, config, load_backward(desc, config, 0),
+                                    stream);
+                });
         }
     }
 }
@@ -520,19 +511,11 @@ TEST_F(Sm90BackwardGpu, ReplaysFromAGraph) {
     const auto direct = device.bits(device.grad_query, device.inputs.grad_query);
     device.grad_query.buffer.fill(kPoison);
 
-    const cuda::Driver& driver = cuda::driver();
-    const cuda::ContextScope scope(0);
-    void *graph = nullptr, *executable = nullptr;
-    driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 0), "beginning capture");
-    backward(device.inputs, stream.handle());
-    driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "ending capture");
-    driver.check(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "instantiating");
-    for (int run = 0; run < 3; ++run) {
-        driver.check(driver.cuGraphLaunch(executable, stream.handle()), "launching a graph");
-    }
+    const testing_support::Graph graph(
+        stream, [&] { backward(device.inputs, stream.handle()); },
+        testing_support::Capture::all_threads);
+    for (int run = 0; run < 3; ++run) graph.launch(stream);
     stream.synchronize();
-    driver.cuGraphExecDestroy(executable);
-    driver.cuGraphDestroy(graph);
     EXPECT_EQ(device.bits(device.grad_query, device.inputs.grad_query), direct);
 }
 

@@ -10,6 +10,7 @@
 #include "attention/reference.h"
 #include "attention/sm90/wide_rows.h"
 #include "tests/attention/sm90_support.h"
+#include "tests/cuda/graph.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
@@ -400,7 +401,6 @@ TEST_F(Sm90Gpu, LongCausalTilesOfThreeWarpgroups) {
     }
 }
 
-// Products take the same numbers in the same order, so the bits are the same.
 TEST_F(Sm90Gpu, CopiesOfRowsChangeNoBit) {
     for (const bool rows_before_heads : {false, true}) {
         for (const std::int64_t dim : {8, 24, 40, 72, 80, 120, 136, 200}) {
@@ -417,24 +417,16 @@ TEST_F(Sm90Gpu, CopiesOfRowsChangeNoBit) {
                           Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact,
                           Sample(p, p.kv_heads, p.kv_len, p.value_dim, 3).exact);
             const ForwardDesc desc = check_forward(device.inputs);
-            ForwardConfig config = choose_forward(desc, cuda::device_info(0).multiprocessors);
-            std::vector<std::uint16_t> bits[2];
-            for (const bool wide : {false, true}) {
-                config.wide = wide;
-                Guarded workspace(forward_workspace_bytes(desc, config));
-                device.inputs.workspace = workspace.address();
-                device.out.buffer.fill(kPoison);
-                const cuda::Stream stream(0);
-                launch_forward(device.inputs, desc, config, load_forward(desc, config, 0),
-                               stream.handle());
-                stream.synchronize();
-                bits[wide].resize(
-                    static_cast<std::size_t>(p.batch * p.heads * p.q_len * p.value_dim));
-                device.out.buffer.download(bits[wide].data(), bits[wide].size() * 2, kGuard);
-                EXPECT_TRUE(workspace.intact()) << dim;
-                EXPECT_TRUE(device.guards_intact()) << dim;
-            }
-            EXPECT_EQ(bits[0], bits[1]) << dim;
+            SCOPED_TRACE(dim);
+            expect_copies_change_no_bit(
+                choose_forward(desc, cuda::device_info(0).multiprocessors), {&device.out},
+                device.inputs.workspace,
+                [&](const ForwardConfig& config) { return forward_workspace_bytes(desc, config); },
+                [&](const ForwardConfig& config, cuda::StreamHandle stream) {
+                    launch_forward(device.inputs, desc, config, load_forward(desc, config, 0),
+                                   stream);
+                });
+            EXPECT_TRUE(device.guards_intact());
         }
     }
 }
@@ -538,19 +530,11 @@ TEST_F(Sm90Gpu, ReplaysFromAGraph) {
     device.out.buffer.download(direct.data(), direct.size() * 2, kGuard);
     device.out.buffer.fill(kPoison);
 
-    const cuda::Driver& driver = cuda::driver();
-    const cuda::ContextScope scope(0);
-    void *graph = nullptr, *executable = nullptr;
-    driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 0), "beginning capture");
-    forward(device.inputs, stream.handle());
-    driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "ending capture");
-    driver.check(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "instantiating");
-    for (int run = 0; run < 3; ++run) {
-        driver.check(driver.cuGraphLaunch(executable, stream.handle()), "launching a graph");
-    }
+    const testing_support::Graph graph(
+        stream, [&] { forward(device.inputs, stream.handle()); },
+        testing_support::Capture::all_threads);
+    for (int run = 0; run < 3; ++run) graph.launch(stream);
     stream.synchronize();
-    driver.cuGraphExecDestroy(executable);
-    driver.cuGraphDestroy(graph);
     device.out.buffer.download(replayed.data(), replayed.size() * 2, kGuard);
     EXPECT_EQ(replayed, direct);
 }

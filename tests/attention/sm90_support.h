@@ -117,6 +117,32 @@ struct Guarded {
     }
 };
 
+/// Runs a pass without and with copies of the rows that TMA reads slowly (`config.wide`), and
+/// expects the same bits in its results: products take the same numbers in the same order.
+/// `memory_of(config)` is the bytes of workspace, whose address goes to `workspace`.
+template <typename Config, typename MemoryOf, typename Launch>
+void expect_copies_change_no_bit(Config config, const std::vector<Guarded*>& results,
+                                 cuda::DeviceAddress& workspace, MemoryOf&& memory_of,
+                                 Launch&& launch) {
+    std::vector<std::vector<unsigned char>> bits[2];
+    for (const bool wide : {false, true}) {
+        config.wide = wide;
+        const Guarded memory(memory_of(config));
+        workspace = memory.address();
+        for (Guarded* result : results) result->buffer.fill(kPoison);
+        const cuda::Stream stream(0);
+        launch(config, stream.handle());
+        stream.synchronize();
+        EXPECT_TRUE(memory.intact());
+        for (const Guarded* result : results) {
+            EXPECT_TRUE(result->intact());
+            auto& read = bits[wide].emplace_back(result->buffer.bytes() - 2 * kGuard);
+            result->buffer.download(read.data(), read.size(), kGuard);
+        }
+    }
+    EXPECT_EQ(bits[0], bits[1]);
+}
+
 struct Device {
     Guarded query, key, value, out, lse;
     ForwardInputs inputs;

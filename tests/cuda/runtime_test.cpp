@@ -13,6 +13,7 @@
 #include "cuda/runtime/tensor_map.h"
 #include "cuda/runtime/wait_notice.h"
 #include "support/disk_cache.h"
+#include "tests/cuda/graph.h"
 #include "tests/cuda/test_support.h"
 #include "tests/support/throws.h"
 
@@ -426,19 +427,11 @@ TEST_F(Gpu, LaunchesAndCapturesInAGraph) {
     launch(kernel, shape, parameters, stream.handle());
     stream.synchronize();
 
-    const Driver& cuda = driver();
-    void *graph = nullptr, *executable = nullptr;
-    const ContextScope scope(0);
-    cuda.check(cuda.cuStreamBeginCapture_v2(stream.handle(), 0), "beginning capture");
-    launch(kernel, shape, parameters, stream.handle());
-    cuda.check(cuda.cuStreamEndCapture(stream.handle(), &graph), "ending capture");
-    cuda.check(cuda.cuGraphInstantiateWithFlags(&executable, graph, 0), "instantiating");
-    for (int i = 0; i < 3; ++i) {
-        cuda.check(cuda.cuGraphLaunch(executable, stream.handle()), "launching a graph");
-    }
+    const testing_support::Graph graph(
+        stream, [&] { launch(kernel, shape, parameters, stream.handle()); },
+        testing_support::Capture::all_threads);
+    for (int i = 0; i < 3; ++i) graph.launch(stream);
     stream.synchronize();
-    cuda.cuGraphExecDestroy(executable);
-    cuda.cuGraphDestroy(graph);
     buffer.download(values.data(), buffer.bytes());
     for (float value : values) ASSERT_EQ(value, 4.0f);
 }

@@ -2,9 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cuda/schedule/insert_barriers.h"
-#include "cuda/schedule/place_shared.h"
-#include "cuda/schedule/print_cuda.h"
 #include "tests/cuda/schedule_support.h"
 
 namespace tilewright::cuda::schedule {
@@ -14,9 +11,7 @@ using ::testing::HasSubstr;
 
 /// A program at level `split` with arrays and layouts.
 Program program_with(const std::string& body) {
-    return parse(R"(
-schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 8 stages 0 shared 0 {
-  ref @x dtype @f32 extents [-1, 64] vectors dense
+    return program_without_roles(R"(  ref @x dtype @f32 extents [-1, 64] vectors dense
   ref @y dtype @f32 extents [40, 30]
   ref @s dtype @f32 extents [64] vectors dense scratch
   ref @z dtype @f32 extents [64, -1] vectors
@@ -33,17 +28,12 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   %i = cast %n : i32
   %zero = constant is 0 : i64
   %one = constant is 1 : f32
-)" + body + "}");
+)" + body);
 }
 
 /// The statements after both passes, without the places of buffers and threads.
 std::string statements(const std::string& body) {
-    Program program = program_with(body);
-    place_shared(program);
-    EXPECT_EQ(broken_rule(program), std::nullopt);
-    insert_barriers(program);
-    EXPECT_EQ(broken_rule(program), std::nullopt);
-    std::string text = print_threads(program).statements;
+    std::string text = text_after_passes(program_with(body)).statements;
     const auto drop = [&](const char* start) {
         while (text.starts_with(start)) text.erase(0, text.find('\n') + 1);
     };

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cuda/schedule/print_cuda.h"
 #include "tests/cuda/schedule_support.h"
 
 namespace tilewright::cuda::schedule {
@@ -13,9 +12,7 @@ using ::testing::HasSubstr;
 
 /// A program of one warp at level `split`, with scalars.
 Program control_with(const std::string& body, const std::string& grid = "[]") {
-    return parse("schedule @p arch @sm_80 level @split grid " + grid +
-                 R"( groups [] rows [] columns [] order 8 stages 0 shared 0 {
-  ref @x dtype @f16 extents [64] scratch
+    return program_without_roles(R"(  ref @x dtype @f16 extents [64] scratch
   scalar @low %low : i64
   scalar @high %high : i32
   scalar @step %step : i64
@@ -24,7 +21,8 @@ Program control_with(const std::string& body, const std::string& grid = "[]") {
   warps @all first 0 count 1 registers 0
   layout @lanes shape [32] reg [] lane [1, 2, 4, 8, 16] warp []
   %tile = declare : i64[32] @lanes
-)" + body + "}");
+)" + body,
+                                 grid);
 }
 
 std::string text_of_control(const std::string& body) {

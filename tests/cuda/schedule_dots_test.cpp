@@ -2,9 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cuda/schedule/insert_barriers.h"
-#include "cuda/schedule/place_shared.h"
-#include "cuda/schedule/print_cuda.h"
 #include "tests/cuda/schedule_support.h"
 
 namespace tilewright::cuda::schedule {
@@ -15,9 +12,7 @@ using ::testing::Not;
 
 /// A program of one warp at level `split`, with tiles in registers.
 Program dots_with(const std::string& body) {
-    return parse(R"(
-schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 8 stages 0 shared 0 {
-  buffer @a dtype @u8 rows 1 columns 512 slots 1 at -1
+    return program_without_roles(R"(  buffer @a dtype @u8 rows 1 columns 512 slots 1 at -1
   buffer @b dtype @u8 rows 1 columns 1024 slots 1 at -1
   buffer @c dtype @u8 rows 1 columns 2048 slots 1 at -1
   warps @all first 0 count 1 registers 0
@@ -38,17 +33,12 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   %f = declare zero : f32[4, 8] @few
   %h = declare zero : f16[16, 16] @sums
   %e = declare zero : f64[8, 8] @small
-)" + body + "}");
+)" + body);
 }
 
 /// The text after both passes.
 ThreadText text_of_dots(const std::string& body) {
-    Program program = dots_with(body);
-    place_shared(program);
-    EXPECT_EQ(broken_rule(program), std::nullopt);
-    insert_barriers(program);
-    EXPECT_EQ(broken_rule(program), std::nullopt);
-    return print_threads(program);
+    return text_after_passes(dots_with(body));
 }
 
 std::string broken_dots(const std::string& body) {

@@ -2,9 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cuda/schedule/insert_barriers.h"
-#include "cuda/schedule/place_shared.h"
-#include "cuda/schedule/print_cuda.h"
 #include "tests/cuda/schedule_support.h"
 
 namespace tilewright::cuda::schedule {
@@ -14,9 +11,7 @@ using ::testing::HasSubstr;
 
 /// A program of one warp at level `split`, with tiles to sort.
 Program sort_with(const std::string& body) {
-    return parse(R"(
-schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 8 stages 0 shared 0 {
-  scalar @n %n : u16
+    return program_without_roles(R"(  scalar @n %n : u16
   buffer @a dtype @u8 rows 1 columns 256 slots 1 at -1
   buffer @b dtype @u8 rows 1 columns 512 slots 1 at -1
   warps @all first 0 count 1 registers 0
@@ -27,16 +22,11 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   operation of @sort
   %x = declare : f32[24] @line
   %r = declare : i16[2, 32] @rows
-)" + body + "}");
+)" + body);
 }
 
 std::string text_of_sort(const std::string& body) {
-    Program program = sort_with(body);
-    place_shared(program);
-    EXPECT_EQ(broken_rule(program), std::nullopt);
-    insert_barriers(program);
-    EXPECT_EQ(broken_rule(program), std::nullopt);
-    return print_threads(program).statements;
+    return text_after_passes(sort_with(body)).statements;
 }
 
 constexpr const char* kSort =

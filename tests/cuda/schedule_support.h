@@ -9,6 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/schedule/insert_barriers.h"
+#include "cuda/schedule/place_shared.h"
+#include "cuda/schedule/print_cuda.h"
 #include "cuda/schedule/schedule.h"
 #include "ir/parse.h"
 #include "tests/run/chained_programs.h"
@@ -71,6 +74,21 @@ inline Program attention_of(Level up_to = Level::synchronised) {
     const ir::Function function = ir::parse(
         testing_support::attention({"attention", 16, 4096, 4096, 128, 128, 128, true}).text);
     return schedule(function, dense_target(function), up_to);
+}
+
+/// A program without roles at level `split`, whose text is this after the head.
+inline Program program_without_roles(const std::string& text, const std::string& grid = "[]") {
+    return parse("schedule @p arch @sm_80 level @split grid " + grid +
+                 " groups [] rows [] columns [] order 8 stages 0 shared 0 {\n" + text + "}");
+}
+
+/// The CUDA text of such a program after the passes that are left; no rule is broken on the way.
+inline ThreadText text_after_passes(Program program) {
+    place_shared(program);
+    EXPECT_EQ(broken_rule(program), std::nullopt);
+    insert_barriers(program);
+    EXPECT_EQ(broken_rule(program), std::nullopt);
+    return print_threads(program);
 }
 
 /// A change to a program's text, and the rule that it breaks.

@@ -18,9 +18,7 @@ using ::testing::HasSubstr;
 
 /// A program at level `split` with the buffers a and b, of 256 and 128 bytes.
 Program program_with(const std::string& body) {
-    return parse(R"(
-schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 8 stages 0 shared 0 {
-  ref @x dtype @f32 extents [64]
+    return program_without_roles(R"(  ref @x dtype @f32 extents [64]
   buffer @a dtype @u8 rows 1 columns 256 slots 1 at -1 purpose "`scan`"
   buffer @b dtype @u8 rows 1 columns 128 slots 1 at -1
   warps @all first 0 count 4 registers 0
@@ -28,17 +26,12 @@ schedule @p arch @sm_80 level @split grid [] groups [] rows [] columns [] order 
   layout @swapped shape [32] reg [] lane [2, 1, 4, 8, 16] warp [0, 0]
   layout @quads shape [32] reg [1, 2] lane [4, 8, 16, 0, 0] warp [0, 0]
   layout @warps shape [32] reg [] lane [1, 2, 4, 0, 0] warp [8, 16]
-)" + body + "}");
+)" + body);
 }
 
 /// The statements after both passes, without the places of buffers.
 std::string statements(const std::string& body) {
-    Program program = program_with(body);
-    place_shared(program);
-    EXPECT_EQ(broken_rule(program), std::nullopt);
-    insert_barriers(program);
-    EXPECT_EQ(broken_rule(program), std::nullopt);
-    std::string text = print_threads(program).statements;
+    std::string text = text_after_passes(program_with(body)).statements;
     while (text.starts_with("    constexpr")) text.erase(0, text.find('\n') + 1);
     return text;
 }
@@ -271,12 +264,7 @@ Program program_with_reductions() {
 }
 
 TEST(ScheduleThreads, ReductionsGoFromRegistersToLanesToWarps) {
-    Program program = program_with_reductions();
-    ASSERT_EQ(broken_rule(program), std::nullopt);
-    place_shared(program);
-    insert_barriers(program);
-    ASSERT_EQ(broken_rule(program), std::nullopt);
-    const std::string text = print_threads(program).statements;
+    const std::string text = text_after_passes(program_with_reductions()).statements;
     EXPECT_THAT(text, HasSubstr("    const f32 pt0_0_0 = x_0 + x_1;\n"
                                 "    f32 p_0 = pt0_0_0;\n"
                                 "    const f32 pt1_0_0 = x_2 + x_3;\n"
@@ -311,10 +299,7 @@ TEST(ScheduleThreads, ReductionsGoFromRegistersToLanesToWarps) {
 }
 
 TEST(ScheduleThreads, ScansGoFromRegistersToLanesToWarps) {
-    Program program = program_with_reductions();
-    place_shared(program);
-    insert_barriers(program);
-    const std::string text = print_threads(program).statements;
+    const std::string text = text_after_passes(program_with_reductions()).statements;
     EXPECT_THAT(text, HasSubstr("    const int z_lane = 31 - (lane & 31);\n"
                                 "    const int z_warp = 1 - (warp & 1);\n"
                                 "    f32 z_0_carry = 0.0f;\n"

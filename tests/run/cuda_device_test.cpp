@@ -16,6 +16,7 @@
 #include "ir/print.h"
 #include "run/cuda_executable.h"
 #include "run/executable.h"
+#include "tests/cuda/graph.h"
 #include "tests/cuda/test_support.h"
 #include "tests/run/cuda_arrays.h"
 #include "tests/run/random_products.h"
@@ -245,20 +246,13 @@ TEST(CudaCalls, AreCapturedInGraphs) {
     const cuda::Stream stream(0);
     synchronize(Device::cuda());
     set_cuda_stream(stream.handle());
-    const auto& driver = cuda::driver();
     {
-        const cuda::ContextScope scope(0);
-        driver.check(driver.cuStreamBeginCapture_v2(stream.handle(), 1), "capturing");
-        void* graph = nullptr;
-        program.into({z}, {x, y});  // loads the kernel
-        driver.check(driver.cuStreamEndCapture(stream.handle(), &graph), "capturing");
-        void* runnable = nullptr;
-        driver.check(driver.cuGraphInstantiateWithFlags(&runnable, graph, 0), "instantiating");
+        const testing_support::Graph graph(stream, [&] {
+            program.into({z}, {x, y});  // loads the kernel
+        });
         y.fill(5);
-        driver.check(driver.cuGraphLaunch(runnable, stream.handle()), "launching");
+        graph.launch(stream);
         synchronize(Device::cuda());
-        driver.cuGraphExecDestroy(runnable);
-        driver.cuGraphDestroy(graph);
     }
     EXPECT_EQ(z.to_vector<float>()[199], 2 * 199 + 5);
     set_cuda_stream(nullptr);

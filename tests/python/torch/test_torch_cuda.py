@@ -27,6 +27,40 @@ def tensors(length=512, dtype=torch.bfloat16, heads=4, head_dim=64, device="cuda
     ]
 
 
+def captured_graph(step, warmups=0):
+    """A CUDA graph of a step, and what the step returned while it was captured."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(warmups):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+    return graph, result
+
+
+def waits_not(step):
+    """Runs a step a few times; in the last run the host must not wait for the GPU."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.cuda._sleep(500_000_000)
+        done = torch.cuda.Event()
+        step()
+        done.record()
+        assert not done.query()  # the host is ahead of the GPU
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+
+
+def all_close(have, want, tolerance):
+    for x, y in zip(have, want, strict=True):
+        dense.close(x.cpu(), y.cpu(), tolerance)
+
+
 def check(attention, inputs, captured, want, tolerance=2e-2):
     """Checks out and gradients against the definition in f64 on the CPU."""
     out = attention(*inputs)
@@ -131,9 +165,7 @@ def test_mods_that_make_tensors():
         lambda *x: dense.attention(*x, score)[0],
     )
     waits_not(lambda: twt.flex_attention(*inputs, score))
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        out = twt.flex_attention(*inputs, score)
+    graph, out = captured_graph(torch.no_grad()(lambda: twt.flex_attention(*inputs, score)))
     graph.replay()
     assert torch.equal(out, twt.flex_attention(*inputs, score))
     compiled = torch.compile(lambda *x: twt.flex_attention(*x, score), fullgraph=True)
@@ -187,36 +219,7 @@ def test_nothing_waits_in_a_warm_call():
         )
         return torch.autograd.grad(out, (query, key, value), out.detach())
 
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        torch.cuda._sleep(500_000_000)
-        done = torch.cuda.Event()
-        step()
-        done.record()
-        assert not done.query()  # the host is ahead of the GPU
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
-
-
-def waits_not(step):
-    """Runs a step a few times; in the last run the host must not wait for the GPU."""
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        torch.cuda._sleep(500_000_000)
-        done = torch.cuda.Event()
-        step()
-        done.record()
-        assert not done.query()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.synchronize()
+    waits_not(step)
 
 
 def test_nothing_waits_for_lists_and_starts():
@@ -265,11 +268,7 @@ def test_memory_is_torchs():
 def test_calls_are_captured_in_a_cuda_graph():
     query, key, value = (x.detach() for x in tensors())
     attention = lambda: twt.flex_attention(query, key, value, causal=True)  # noqa: E731
-    for _ in range(3):
-        attention()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = attention()
+    graph, out = captured_graph(attention, warmups=3)
     query.copy_(torch.randn_like(query))
     graph.replay()
     torch.cuda.synchronize()
@@ -281,23 +280,25 @@ def test_block_masks_made_in_a_capture(after_compiling):
     query, key, value = (x.detach() for x in tensors())
     if after_compiling:  # from here on masks have words
         torch.compile(twt.flex_attention, backend="eager")(query, key, value)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        mask = twt.create_block_mask(causal, None, None, 512, 512, device="cuda")
+    _, mask = captured_graph(
+        lambda: twt.create_block_mask(causal, None, None, 512, 512, device="cuda")
+    )
     out = twt.flex_attention(query, key, value, block_mask=mask)
     assert torch.equal(out, twt.flex_attention(query, key, value, mask_mod=causal))
 
 
 def test_lists_of_block_masks_made_in_a_capture():
     """As torch's tests do it: a GPU makes them, since nothing can be copied to it."""
-    graph = torch.cuda.CUDAGraph()
-    with twt.install(), torch.cuda.graph(graph):
-        masks = [
+
+    def step():
+        made = [
             flex.create_block_mask(mod, None, None, 512, 300)
             for mod in (causal, twt.masks.causal())
         ]
-        dense_mask = flex.create_mask(causal, 1, 1, 512, 300)
-        blocks = masks[0].to_dense()
+        return made, flex.create_mask(causal, 1, 1, 512, 300), made[0].to_dense()
+
+    with twt.install():
+        graph, (masks, dense_mask, blocks) = captured_graph(step)
     graph.replay()
     whole = twt.create_block_mask(causal, None, None, 512, 300)
     assert torch.equal(dense_mask, whole.elements())
@@ -331,13 +332,7 @@ def test_block_masks_made_and_used_in_a_capture(library):
         return out.detach(), other.detach(), *grads  # a graph of another stream cannot be captured
 
     want = step()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for _ in range(2):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        have = step()
+    graph, have = captured_graph(step, warmups=2)
     graph.replay()
     torch.cuda.synchronize()
     for x, y in zip(have, want, strict=True):
@@ -359,9 +354,7 @@ def test_block_masks_of_gpu_tensors_made_in_a_capture():
     for _ in range(2):  # what is compiled and allocated once
         twt.flex_attention(query, key, value, mask_mod=twt.and_masks(document, causal))
         torch.nn.attention.flex_attention.create_block_mask(document, 1, 1, 512, 512, "cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        mask, out = step()
+    graph, (mask, out) = captured_graph(step)
     ids.copy_(torch.randint(0, 9, (512,), device="cuda", dtype=torch.int32).sort().values)
     graph.replay()
     torch.cuda.synchronize()
@@ -381,14 +374,7 @@ def test_graph_of_both_passes():
         )
         return torch.autograd.grad(out.float().square().sum(), (query, key, value, slopes))
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, captured = captured_graph(step, warmups=3)
     with torch.no_grad():
         query.copy_(torch.randn_like(query))
     graph.replay()
@@ -413,12 +399,10 @@ def test_compile(mode):
             query * 2, key, value, lambda x, b, h, i, j: x + slopes[h] * (j - i), causal=True
         ).sin()
         dense.close(have.cpu(), want.cpu(), 1e-2)
-        for x, y in zip(
-            torch.autograd.grad(have.sum(), (query, key, value)),
-            torch.autograd.grad(want.sum(), (query, key, value)),
-            strict=True,
-        ):
-            dense.close(x.cpu(), y.cpu(), 2e-2)
+        inputs = (query, key, value)
+        all_close(
+            torch.autograd.grad(have.sum(), inputs), torch.autograd.grad(want.sum(), inputs), 2e-2
+        )
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
@@ -509,12 +493,9 @@ def test_norms():
     wide = [t.detach().double().requires_grad_() for t in (x, weight)]
     want = torch.nn.functional.rms_norm(wide[0], (1024,), wide[1], 1e-5)
     dense.close(have.cpu(), want.cpu(), 1e-2)
-    for a, b in zip(
-        torch.autograd.grad(have.sum(), (x, weight)),
-        torch.autograd.grad(want.sum(), wide),
-        strict=True,
-    ):
-        dense.close(a.cpu(), b.cpu(), 2e-2)
+    all_close(
+        torch.autograd.grad(have.sum(), (x, weight)), torch.autograd.grad(want.sum(), wide), 2e-2
+    )
 
 
 def test_tensors_of_both_kinds_of_memory():
@@ -570,9 +551,9 @@ def test_cuda_kernels_in_graphs_and_batches():
     weight = torch.randn(96, device="cuda")
     y, rstd = op(x, weight)
     want = rms_norm_backward(dy, x, weight, rstd)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        have = (op(x, weight)[0], *rms_norm_backward(dy, x, weight, rstd))
+    graph, have = captured_graph(
+        lambda: (op(x, weight)[0], *rms_norm_backward(dy, x, weight, rstd))
+    )
     for _ in range(2):
         graph.replay()
     torch.cuda.synchronize()
