@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Wraps the prose of README.md, CONTRIBUTING.md, docs/ and src/README.md at 100 columns.
+"""Wraps the prose of README.md, CONTRIBUTING.md, docs/, src/ and examples/ at 100 columns.
 
 usage: wrap_docs.py [--check]     --check changes nothing, and names the lines that are too long
 
@@ -26,6 +26,7 @@ def pages():
     return [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "examples" / "README.md",
         ROOT / "src" / "README.md",
         *sorted((ROOT / "docs").rglob("*.md")),
     ]
