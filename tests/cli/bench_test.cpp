@@ -257,6 +257,7 @@ TEST(BenchCommand, MissingLibrariesAreNamed) {
     EXPECT_EQ(result.status, 0) << result.error;
     EXPECT_THAT(result.error, HasSubstr("no rows of numba: No module named 'numba'\n"));
     EXPECT_THAT(result.error, HasSubstr("no rows of halide: "));
+    EXPECT_THAT(result.error, HasSubstr("`./dev python peers` in the checkout installs"));
     const auto json = nlohmann::json::parse(result.out);
     ASSERT_EQ(json["rows"].size(), 3U);  // plain, torch, tilewright: onednn has no such kernel
     EXPECT_EQ(json["peers"]["numba"], "not installed: No module named 'numba'");

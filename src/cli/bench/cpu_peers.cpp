@@ -122,6 +122,8 @@ Peers::Peers(const std::string& choice, std::ostream* out) : out_(out) {
         versions_[wanted[i]] = "not installed: " + why;
         if (out_) *out_ << fmt::format("no rows of {}: {}\n", wanted[i], why);
     }
+    if (out_ && installed_.size() < wanted.size())
+        *out_ << "`./dev python peers` in the checkout installs all of them\n";
 }
 
 std::vector<Peer> Peers::prepare(const SuiteCase& c) {
