@@ -74,6 +74,7 @@ class BlockedDot {
         const bool reads_array =
             dot.broadcast.home == Home::view && frame.views[dot.broadcast.index].in_array;
         if (reads_array && a_row == 1 && a_col != 1) next_a_ = dot.k * a_col * a_.element;
+        in_array_ = dot.stored_ref >= 0 && frame.views[dot.out.index].in_array;
     }
 
     void run() {
@@ -81,6 +82,7 @@ class BlockedDot {
             for (std::int64_t k = 0; k == 0 || k < dot_.k; k += k_step_) {
                 args_.k = std::min(k_step_, dot_.k - k);
                 args_.accumulate = dot_.accumulate || k > 0;
+                args_.is_far = in_array_ && k == 0;
                 const std::byte* b = b_.at(b_.offset(0, batch) + b_.offset(1, k));
                 if (packed_b_) pack_vector(b);
                 for (std::int64_t row = 0; row < rows_; row += row_step_) {
@@ -153,6 +155,7 @@ class BlockedDot {
     std::byte* packed_a_ = nullptr;
     std::byte* packed_b_ = nullptr;
     std::int64_t next_a_ = 0;  ///< bytes to the next block; 0: unknown
+    bool in_array_ = false;    ///< the result is
     GemmArgs args_;
 };
 

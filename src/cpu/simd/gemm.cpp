@@ -142,6 +142,7 @@ struct Panel {
     Scale<T> scale;    // of the panel's part of C
     std::size_t tail;  // lanes of a partial panel
     NextLines* next;
+    bool is_far = false;  // see GemmArgs
 };
 
 // g++ otherwise folds the load of a vector of B into each of its uses: one load per FMA.
@@ -167,6 +168,13 @@ HWY_INLINE void block(const Panel<Product>& p, std::int64_t row) {
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
     }
+    if (p.is_far) {
+        for (int r = 0; r < kRows; ++r) {
+            for (int v = 0; v < kVectors; ++v) {
+                __builtin_prefetch(p.c + (row + r) * p.ldc + v * kLanes, 1);
+            }
+        }
+    }
     const T* HWY_RESTRICT a = p.a + row * p.a_row;
     const T* HWY_RESTRICT b = p.b;
     for (std::int64_t k = 0; k < p.k; ++k, a += p.a_col, b += p.ldb) {
@@ -189,6 +197,8 @@ HWY_INLINE void block(const Panel<Product>& p, std::int64_t row) {
     const auto load = [&](const T* x) HWY_ATTR {
         return kPartial ? load_first(d, x, p.tail) : hn::LoadU(d, x);
     };
+    // FMAs would take steps from the products of the next block, additions do not.
+    const bool scales = p.scale.rows != nullptr || p.scale.lanes != nullptr;
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
         const V lane_scale = p.scale.lanes ? load(p.scale.lanes + v * kLanes) : hn::Set(d, T{1});
@@ -196,9 +206,11 @@ HWY_INLINE void block(const Panel<Product>& p, std::int64_t row) {
         for (int r = 0; r < kRows; ++r) {
             T* c = p.c + (row + r) * p.ldc + v * kLanes;
             V x = sum[r][v];
-            if (p.accumulate) {
+            if (p.accumulate && scales) {
                 const V scale = p.scale.rows ? hn::Set(d, p.scale.rows[row + r]) : lane_scale;
                 x = Plain<T>::multiply_add(d, load(c), scale, x);
+            } else if (p.accumulate) {
+                x = hn::Add(load(c), x);
             }
             if constexpr (kPartial) {
                 store_first(x, d, c, p.tail);
@@ -472,6 +484,7 @@ void gemm(const GemmArgs& g) {
         p.k = std::min(depth, g.k - k);
         p.a = static_cast<const T*>(g.a) + k * g.a_col;
         p.accumulate = g.accumulate || k > 0;
+        p.is_far = g.is_far && k == 0;
         const Scale<T> scale = scale_at<T>(g, k);
         p.scale = scale;
         p.b = static_cast<const T*>(g.b) + k * g.ldb;

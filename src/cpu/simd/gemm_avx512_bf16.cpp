@@ -20,7 +20,7 @@ struct Panel {
     float* c;
     std::int64_t ldc;
     std::int64_t m, k;
-    bool accumulate;
+    bool accumulate, is_far;
     const float* row_scale;   // from row 0 on, or null
     const float* lane_scale;  // from the panel's first lane on, or null
     __mmask16 tail;           // lanes of a partial panel
@@ -49,6 +49,13 @@ void block(const Panel& p, std::int64_t row) {
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
     }
+    if (p.is_far) {
+        for (int r = 0; r < kRows; ++r) {
+            for (int v = 0; v < kVectors; ++v) {
+                __builtin_prefetch(p.c + (row + r) * p.ldc + v * kLanes, 1);
+            }
+        }
+    }
     const std::uint32_t* a = p.a + row * p.a_row;
     const std::uint32_t* b = p.b;
     for (std::int64_t k = 0; k < p.k; ++k, a += p.a_col, b += p.ldb) {
@@ -70,6 +77,14 @@ void block(const Panel& p, std::int64_t row) {
         }
     }
     const __mmask16 mask = kPartial ? p.tail : static_cast<__mmask16>(0xffff);
+    // FMAs would take steps from the products of the next block, additions do not. Most factors of
+    // attention are 1, since few blocks of keys change a row's maximum.
+    bool scales = p.lane_scale != nullptr;
+    if (p.row_scale) {
+        constexpr auto kAll = static_cast<__mmask16>((1u << kRows) - 1);
+        const __m512 factors = _mm512_maskz_loadu_ps(kAll, p.row_scale + row);
+        scales = _mm512_mask_cmp_ps_mask(kAll, factors, _mm512_set1_ps(1), _CMP_NEQ_UQ) != 0;
+    }
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
         const __m512 lane_scale = p.lane_scale
@@ -79,10 +94,12 @@ void block(const Panel& p, std::int64_t row) {
         for (int r = 0; r < kRows; ++r) {
             float* c = p.c + (row + r) * p.ldc + v * kLanes;
             __m512 x = sum[r][v];
-            if (p.accumulate) {
+            if (p.accumulate && scales) {
                 const __m512 scale =
                     p.row_scale ? _mm512_set1_ps(p.row_scale[row + r]) : lane_scale;
                 x = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, c), scale, x);
+            } else if (p.accumulate) {
+                x = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c), x);
             }
             _mm512_mask_storeu_ps(c, mask, x);
         }
@@ -113,6 +130,7 @@ void avx512_gemm_bf16_pairs(const GemmArgs& g) {
         p.k = g.k - k < depth ? g.k - k : depth;
         p.a = static_cast<const std::uint32_t*>(g.a) + k * g.a_col;
         p.accumulate = g.accumulate || k > 0;
+        p.is_far = g.is_far && k == 0;
         p.row_scale = k == 0 ? static_cast<const float*>(g.row_scale) : nullptr;
         const float* lane_scale = k == 0 ? static_cast<const float*>(g.lane_scale) : nullptr;
         for (std::int64_t n = 0; n < g.n;) {

@@ -57,6 +57,9 @@ struct GemmArgs {
     /// Not nullptr: the likely address of the next product's A, in the layout of this one, which
     /// has a_row == 1. It is prefetched, never read, and may be outside any array.
     const void* next_a = nullptr;
+    /// C is in an array, and probably in no cache. Stores wait for one line after the other, so
+    /// lines are prefetched before the products that go there.
+    bool is_far = false;
 };
 using GemmFunction = void (*)(const GemmArgs&);
 
