@@ -353,6 +353,8 @@ struct Dot {
     /// Factors that the old result is multiplied by before products are added, one for each lane or
     /// each row, in the axes of the result, with stride 1 along their own. Home none: no factors.
     Tile scale;
+    /// Gets the maximum of the rows of the result, lane by lane. Home none: nothing does.
+    StripSource maxima;
     bool by_rows = false;  ///< the vector operand is contiguous along k, not along the lanes
     GemmFunction function = nullptr;
     std::int64_t stored_ref = -1;  ///< the array that `out`, a view set by StoreView, is in

@@ -11,6 +11,7 @@
 
 #include "cpu/def_use.h"
 #include "cpu/fuse.h"
+#include "cpu/maxima.h"
 #include "cpu/operands.h"
 #include "cpu/pairs.h"
 #include "cpu/rematerialise.h"
@@ -553,6 +554,7 @@ void form_chains(Region& region, Program& program) {
     select_superinstructions(region, program);
     rematerialise(region, program);
     write_pairs(region, program);
+    find_maxima(region, program);
     const Localiser localiser(region, program);
     plan_prefetches(region);
 }

@@ -1,6 +1,7 @@
 // Runs matrix products and what prepares their operands.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -56,6 +57,10 @@ class BlockedDot {
           k_step_(run_of(a_, 2, dot.k)) {
         args_.ldc = stride_of(out_, 1);
         if (scales()) scale_ = resolve(frame, dot.scale);
+        if (dot.maxima.home != Home::none) {
+            maxima_ = reinterpret_cast<float*>(frame.address(dot.maxima.home, dot.maxima.index)) +
+                      dot.maxima.offset;
+        }
         if (dot.packed_broadcast.home != Home::none || dot.packed_vector.home != Home::none) {
             row_step_ = std::min(row_step_, Dot::kBlockRows);
             k_step_ = std::min(k_step_, Dot::kBlockDepth);
@@ -78,6 +83,7 @@ class BlockedDot {
     }
 
     void run() {
+        if (maxima_) clear_maxima();
         for (std::int64_t batch = 0; batch < dot_.batch; ++batch) {
             for (std::int64_t k = 0; k == 0 || k < dot_.k; k += k_step_) {
                 args_.k = std::min(k_step_, dot_.k - k);
@@ -96,6 +102,7 @@ class BlockedDot {
                         args_.c = out_.at(out_.offset(0, batch) + out_.offset(1, row) +
                                           out_.offset(2, lane));
                         if (scales()) set_scale(batch, row, lane, k);
+                        if (maxima_ && k + k_step_ >= dot_.k) args_.maxima = maxima_of(lane);
                         dot_.function(args_);
                         args_.next_a = nullptr;
                     }
@@ -106,6 +113,16 @@ class BlockedDot {
 
   private:
     bool scales() const { return dot_.scale.home != Home::none; }
+    /// Where the maxima of the panel with this lane are.
+    float* maxima_of(std::int64_t lane) const {
+        return maxima_ + lane / width_ * dot_.maxima.panel_stride;
+    }
+    void clear_maxima() const {
+        for (std::int64_t lane = 0; lane < lanes_; lane += width_) {
+            std::fill_n(maxima_of(lane), std::min(width_, lanes_ - lane),
+                        -std::numeric_limits<float>::infinity());
+        }
+    }
     /// Sets the factor of the block of C at (row, lane) for its first step of k.
     void set_scale(std::int64_t batch, std::int64_t row, std::int64_t lane, std::int64_t k) {
         const void*& scale = scale_.stride[2] == 1 ? args_.lane_scale : args_.row_scale;
@@ -156,6 +173,7 @@ class BlockedDot {
     std::byte* packed_b_ = nullptr;
     std::int64_t next_a_ = 0;  ///< bytes to the next block; 0: unknown
     bool in_array_ = false;    ///< the result is
+    float* maxima_ = nullptr;
     GemmArgs args_;
 };
 

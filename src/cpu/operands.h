@@ -93,6 +93,7 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
         on(instruction.scale, Use::read);
         on(instruction.packed_broadcast, Use::write);
         on(instruction.packed_vector, Use::write);
+        on(instruction.maxima, Use::write);
         on(instruction.out, instruction.accumulate ? Use::update : Use::write);
     } else if constexpr (std::is_same_v<T, Load>) {
         detail::visit_access(instruction.access, visit);

@@ -144,7 +144,8 @@ struct Printer {
         return fmt::format("{} {} {} {} {}", text_of(dot.out), dot.accumulate ? "+=" : "=",
                            dot.by_rows ? "dot_rows" : "dot", text_of(dot.broadcast),
                            text_of(dot.vector)) +
-               (dot.scale.home == Home::none ? "" : " scaled by " + text_of(dot.scale));
+               (dot.scale.home == Home::none ? "" : " scaled by " + text_of(dot.scale)) +
+               (dot.maxima.home == Home::none ? "" : ", max " + text_of(dot.maxima));
     }
     std::string operator()(const Load& load) const {
         if (load.factor.home != Home::none)

@@ -363,5 +363,22 @@ TEST(Machine, GradientsOfAttentionBecomePairsInOneRun) {
     }
 }
 
+TEST(Machine, ProductsFindMaxima) {
+    for (const std::int64_t columns : {64, 70, 150}) {
+        Agreement test;
+        ir::Builder& b = test.k.b;
+        const Value x = test.load_all(test.array(DType::bf16, {40, 32})),
+                    y = test.load_all(test.array(DType::bf16, {32, columns}));
+        const Value scores = b.dot(x, y), high = b.reduce(Reduction::max, scores, 0);
+        const Value below = b.broadcast(b.expand_dims(high, 0), {40, columns});
+        test.keep(b.unary(Op::exp2, b.binary(Op::sub, scores, below)));
+        test.check(1e-5);
+        if (!kernels().finds_maxima) continue;
+        const std::string listing = to_string(*compile(test.k.function));
+        EXPECT_NE(listing.find(", max b"), std::string::npos) << listing;
+        EXPECT_EQ(listing.find("= reduce"), std::string::npos) << listing;
+    }
+}
+
 }  // namespace
 }  // namespace tilewright::cpu

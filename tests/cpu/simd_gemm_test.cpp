@@ -212,7 +212,8 @@ TEST_P(Gemm, RowsAsTheyLie) {
 }
 
 // A product of bf16 pairs: `k` pairs; A [m][k] or, k_major, [k][m] of pairs.
-void check_pairs(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t k, Layout layout) {
+void check_pairs(const Kernels& table, std::int64_t m, std::int64_t n, std::int64_t k,
+                 Layout layout) {
     std::mt19937 random(static_cast<unsigned>(m * 73 + n * 7 + k));
     const auto pairs = [&](std::int64_t count) {
         std::vector<std::uint16_t> x(static_cast<std::size_t>(2 * count));
@@ -236,7 +237,18 @@ void check_pairs(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t
     g.ldc = n + layout.pad;
     g.accumulate = layout.accumulate;
     const Factors<float> factors(layout.scale, g, random);
-    gemm(g);
+    // The maxima so far are those of a row before the first one.
+    auto maxima = random_values<float>(n + 1, random);
+    const auto first = maxima;
+    if (table.finds_maxima) g.maxima = maxima.data();
+    table.gemm_bf16_pairs(g);
+    for (std::int64_t j = 0; table.finds_maxima && j <= n; ++j) {
+        float high = first[static_cast<std::size_t>(j)];
+        for (std::int64_t i = 0; i < m && j < n; ++i) {
+            high = std::max(high, c[static_cast<std::size_t>(i * g.ldc + j)]);
+        }
+        ASSERT_EQ(maxima[static_cast<std::size_t>(j)], high) << j << " of " << n;
+    }
     for (std::int64_t i = 0; i < m; ++i) {
         for (std::int64_t j = 0; j < g.ldc; ++j) {
             const auto at = static_cast<std::size_t>(i * g.ldc + j);
@@ -264,14 +276,32 @@ void check_pairs(GemmFunction gemm, std::int64_t m, std::int64_t n, std::int64_t
 }
 
 TEST_P(Gemm, Bf16Pairs) {
-    const GemmFunction gemm = GetParam()->gemm_bf16_pairs;
-    if (gemm == nullptr) GTEST_SKIP() << "this table has no bf16 product";
+    const Kernels& table = *GetParam();
+    if (table.gemm_bf16_pairs == nullptr) GTEST_SKIP() << "this table has no bf16 product";
     for (const Layout& layout : kLayouts) {
-        for (std::int64_t m = 1; m <= 50; ++m) check_pairs(gemm, m, 64, 17, layout);
-        for (std::int64_t n = 1; n <= 100; ++n) check_pairs(gemm, 33, n, 16, layout);
-        for (std::int64_t k = 0; k <= 40; ++k) check_pairs(gemm, 35, 50, k, layout);
-        check_pairs(gemm, 64, 128, 300, layout);
-        check_pairs(gemm, 5, 200, 200, layout);
+        for (std::int64_t m = 1; m <= 50; ++m) check_pairs(table, m, 64, 17, layout);
+        for (std::int64_t n = 1; n <= 100; ++n) check_pairs(table, 33, n, 16, layout);
+        for (std::int64_t k = 0; k <= 40; ++k) check_pairs(table, 35, 50, k, layout);
+        check_pairs(table, 64, 128, 300, layout);
+        check_pairs(table, 5, 200, 200, layout);
+    }
+}
+
+TEST_P(Gemm, NanIsTheMaximum) {
+    const Kernels& table = *GetParam();
+    if (!table.finds_maxima) GTEST_SKIP() << "this table finds no maxima";
+    constexpr std::int64_t kRows = 17, kLanes = 70;
+    const std::vector<std::uint16_t> b(static_cast<std::size_t>(2 * kLanes), f32_to_bf16(1));
+    for (std::int64_t row = 0; row < kRows; ++row) {
+        std::vector<std::uint16_t> a(static_cast<std::size_t>(2 * kRows), f32_to_bf16(1));
+        a[static_cast<std::size_t>(2 * row)] = f32_to_bf16(std::numeric_limits<float>::quiet_NaN());
+        std::vector<float> c(static_cast<std::size_t>(kRows * kLanes));
+        std::vector<float> maxima(static_cast<std::size_t>(kLanes),
+                                  -std::numeric_limits<float>::infinity());
+        GemmArgs g{kRows, kLanes, 1, a.data(), 1, 1, b.data(), kLanes, c.data(), kLanes, false};
+        g.maxima = maxima.data();
+        table.gemm_bf16_pairs(g);
+        for (const float high : maxima) ASSERT_TRUE(std::isnan(high)) << row << ": " << high;
     }
 }
 

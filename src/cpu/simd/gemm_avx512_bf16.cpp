@@ -23,6 +23,7 @@ struct Panel {
     bool accumulate, is_far;
     const float* row_scale;   // from row 0 on, or null
     const float* lane_scale;  // from the panel's first lane on, or null
+    float* maxima;            // the same
     __mmask16 tail;           // lanes of a partial panel
 };
 
@@ -39,6 +40,25 @@ inline __m512i kept_in_register(__m512i v) {
     asm("" : "+v"(v));
 #endif
     return v;
+}
+
+// `maxima` is also the maximum of the rows of C, for one vector of lanes; NaN propagates.
+template <int kRows, int kVectors>
+inline void add_to_maxima(float* maxima, __mmask16 lanes, const __m512 (&c)[kRows][kVectors],
+                          int v) {
+    __m512 high = _mm512_maskz_loadu_ps(lanes, maxima);
+    __mmask16 is_nan = 0;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+        // `high` where one of both is NaN. The form without a mask warns, as that of scalef does.
+        high = _mm512_maskz_max_ps(0xffff, c[r][v], high);
+        if (r % 2 == 0) {
+            const __m512 next = c[r + 1 < kRows ? r + 1 : r][v];
+            is_nan |= _mm512_cmp_ps_mask(c[r][v], next, _CMP_UNORD_Q);
+        }
+    }
+    high = _mm512_mask_mov_ps(high, is_nan, _mm512_set1_ps(__builtin_nanf("")));
+    _mm512_mask_storeu_ps(maxima, lanes, high);
 }
 
 template <int kRows, int kVectors, bool kPartial>
@@ -77,14 +97,8 @@ void block(const Panel& p, std::int64_t row) {
         }
     }
     const __mmask16 mask = kPartial ? p.tail : static_cast<__mmask16>(0xffff);
-    // FMAs would take steps from the products of the next block, additions do not. Most factors of
-    // attention are 1, since few blocks of keys change a row's maximum.
-    bool scales = p.lane_scale != nullptr;
-    if (p.row_scale) {
-        constexpr auto kAll = static_cast<__mmask16>((1u << kRows) - 1);
-        const __m512 factors = _mm512_maskz_loadu_ps(kAll, p.row_scale + row);
-        scales = _mm512_mask_cmp_ps_mask(kAll, factors, _mm512_set1_ps(1), _CMP_NEQ_UQ) != 0;
-    }
+    // FMAs would take steps from the products of the next block, additions do not.
+    const bool scales = p.row_scale != nullptr || p.lane_scale != nullptr;
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
         const __m512 lane_scale = p.lane_scale
@@ -102,7 +116,9 @@ void block(const Panel& p, std::int64_t row) {
                 x = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c), x);
             }
             _mm512_mask_storeu_ps(c, mask, x);
+            sum[r][v] = x;
         }
+        if (p.maxima) add_to_maxima<kRows, kVectors>(p.maxima + v * kLanes, mask, sum, v);
     }
 }
 
@@ -138,6 +154,7 @@ void avx512_gemm_bf16_pairs(const GemmArgs& g) {
             p.b = static_cast<const std::uint32_t*>(g.b) + k * g.ldb + n;
             p.c = static_cast<float*>(g.c) + n;
             p.lane_scale = lane_scale ? lane_scale + n : nullptr;
+            p.maxima = g.maxima && k + depth >= g.k ? g.maxima + n : nullptr;
             if (left >= 4) {
                 all_rows<block_rows(4), 4, false>(p, 0);
                 n += 4 * kLanes;

@@ -140,6 +140,7 @@ std::vector<const Kernels*> find_available() {
             static Kernels with_bf16 = avx512;
             with_bf16.name = "avx512_bf16";
             with_bf16.gemm_bf16_pairs = avx512_gemm_bf16_pairs;
+            with_bf16.finds_maxima = true;
             with_bf16.super.exp2_sum_pairs = avx512_exp2_sum_pairs;
             with_bf16.super.gradient_pairs = avx512_gradient_pairs;
             with_bf16.interleave_pairs = [](DType in) {
@@ -150,6 +151,7 @@ std::vector<const Kernels*> find_available() {
                 static Kernels with_amx = with_bf16;
                 with_amx.name = "amx";
                 with_amx.gemm_bf16_pairs = amx_gemm_bf16_pairs;
+                with_amx.finds_maxima = false;
                 with_amx.wants_k_contiguous = true;
                 if (has_amx_int8()) with_amx.gemm_i8_quads = amx_gemm_i8_quads;
                 tables.push_back(&with_amx);

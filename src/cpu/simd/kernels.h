@@ -60,6 +60,9 @@ struct GemmArgs {
     /// C is in an array, and probably in no cache. Stores wait for one line after the other, so
     /// lines are prefetched before the products that go there.
     bool is_far = false;
+    /// Not nullptr: maxima[n] becomes the maximum of itself and the new C(m, n) of all m; NaN
+    /// propagates. Only for `Kernels::gemm_bf16_pairs`, where `finds_maxima` says so.
+    float* maxima = nullptr;
 };
 using GemmFunction = void (*)(const GemmArgs&);
 
@@ -175,6 +178,8 @@ struct Kernels {
     /// (B[2 k2][n], B[2 k2 + 1][n]); `k` counts pairs. nullptr where the machine has no bf16 dot;
     /// bf16 is then widened to f32 tiles.
     GemmFunction gemm_bf16_pairs = nullptr;
+    /// True where it takes GemmArgs::maxima.
+    bool finds_maxima = false;
     /// i16 pairs along k, C i32, laid out like those of bf16. nullptr: i16 is widened to i32 tiles.
     GemmFunction gemm_i16_pairs = nullptr;
     /// Quads of i8 or u8 along k, C i32: A32(m, k4) at ((u32*)a)[m * a_row + k4 * a_col],
