@@ -15,6 +15,7 @@
 #include "cli/bench/baseline.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/waiting.h"
+#include "cuda/runtime/compiler.h"
 #include "tests/cli/run_program.h"
 #include "tilewright/error.h"
 #include "tilewright/system.h"
@@ -127,6 +128,24 @@ TEST(BenchCommand, EveryOperationWritesItsRows) {
             EXPECT_EQ(row["impl"], row["op"] == "copy" ? "streaming" : "tilewright");
         }
     }
+}
+
+TEST(BenchCommand, CompilesKernelsWithoutAGpu) {
+    if (!cuda::nvrtc_report().found()) GTEST_SKIP() << "NOT RUN: there is no NVRTC";
+    TemporaryFolder folder;
+    const ProgramResult result =
+        run_program({"bench", "compile", "--arch", "sm_90a", "--dtype", "bf16", "--case",
+                     "rms_norm", "--seconds", "0.01", "--json", folder / "r.json"});
+    EXPECT_EQ(result.status, 0) << result.error << result.out;
+    std::ifstream file(folder / "r.json");
+    const auto json = nlohmann::json::parse(file);
+    ASSERT_EQ(json["rows"].size(), 4);
+    const char* const operations[] = {"passes", "nvrtc", "passes", "nvrtc"};
+    for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(json["rows"][i]["op"], operations[i]);
+        EXPECT_GT(json["rows"][i]["ms"], 0);
+    }
+    EXPECT_EQ(json["rows"][2]["case"], "rms_norm_backward bf16 sm_90a");
 }
 
 TEST(BenchCommand, KernelsOfTheSuiteGiveWhatPlainLoopsGive) {
@@ -334,6 +353,9 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"attention", "--sweep-head-dim", "--sweep"}, "--sweep or --sweep-head-dim");
     expect_error({"norm", "--sustained"}, "--sustained with --device cuda");
     expect_error({"norm", "--graphs"}, "--graphs");
+    expect_error({"compile", "--arch", "tpu"}, "tpu");
+    expect_error({"compile", "--arch", "sm_90a", "--head-dim", "64"}, "--arch or --head-dim");
+    expect_error({"compile", "--case", "norm"}, "--case of compile with --arch");
     expect_error({"attention", "--engine", "tiles"}, "--engine");
     expect_error({"attention", "--precision", "tf32"}, "--precision with --device cuda");
     expect_error({"attention", "--precision", "tf32", "--dtype", "bf16"}, "--dtype f32");

@@ -93,6 +93,28 @@ TEST(ScheduleRules, OfFragmentsAreCheckedInProgramsThatBreakThem) {
     expect_broken(plain, swapped);
 }
 
+/// A product and what is added to it, of which TMA loads panels ahead.
+Program with_residual(Level level) {
+    testing_support::Product options = kMatmul;
+    options.rest = true;
+    options.epilogue = testing_support::with_shapes(
+        "%fr = cast %rest : f32TILE\n%s = add %d, %fr : f32TILE\n%q = cast %s : bf16TILE", 256,
+        256);
+    return program_of(options, level);
+}
+
+TEST(ScheduleRules, OfLoadsAheadAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V4", Level::split, "@r_ahead2 dtype @bf16 rows 128", "@r_ahead2 dtype @bf16 rows 64"},
+        {"V4", Level::split, "@r_ahead2 dtype @bf16", "@r_ahead2 dtype @f16"},
+        {"V6", Level::split, "await %82 channel @ahead1", "acquire %82 channel @ahead1"},
+        {"V8", Level::split, "slots 2 bytes 16384 empty_arrivals 8",
+         "slots 2 bytes 16384 empty_arrivals 4"},
+    };
+    expect_all_broken(breaches, with_residual,
+                      [](const Breach& breach, std::string& text) { apply(breach, text); });
+}
+
 TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
     const Breach breaches[] = {
         {"V4", Level::staged, "@value_tile2 dtype @bf16 rows 128",

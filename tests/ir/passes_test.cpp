@@ -538,6 +538,43 @@ TEST(SoftCaps, AreApproximateWhereOnlyTheAbsoluteErrorMatters) {
     EXPECT_THAT(all_after("  store %y[%0], %t\n"), HasSubstr("tanh"));
 }
 
+TEST(SoftCaps, HaveShortDerivatives) {
+    const std::string head = "  %t = tanh %a : f32\n  %i = constant 1 : f32\n";
+    const std::string by_sums =
+        "  %u = add %i, %t : f32\n  %v = sub %i, %t : f32\n  %d = mul %v, %u : f32\n";
+    const std::string by_square = "  %u = mul %t, %t : f32\n  %d = sub %i, %u : f32\n";
+    for (const std::string& derivative : {by_sums, by_square}) {
+        // g 20 (1 - t^2) 0.05, as differentiation leaves it.
+        const std::string text =
+            after(soft_caps, head + derivative +
+                                 "  %cap = constant 20 : f32\n  %f = constant 0.05 : f32\n"
+                                 "  %g = mul %a, %cap : f32\n  %h = mul %g, %d : f32\n"
+                                 "  %r = mul %h, %f : f32\n  store %y[%0], %r\n");
+        EXPECT_THAT(text, Not(HasSubstr("constant 20"))) << text;
+        EXPECT_THAT(text, Not(HasSubstr("constant 0.05"))) << text;
+        EXPECT_THAT(text, Not(HasSubstr(" = sub "))) << text;
+        EXPECT_THAT(text, HasSubstr("= neg ")) << text;
+    }
+    // Without a soft cap, and with factors that are too large, nothing changes.
+    const std::string scaled =
+        "  %cap = constant 20 : f32\n  %f = constant 0.1 : f32\n"
+        "  %g = mul %a, %cap : f32\n  %h = mul %g, %a : f32\n"
+        "  %r = mul %h, %f : f32\n  store %y[%0], %r\n";
+    EXPECT_THAT(after(soft_caps, scaled), HasSubstr("constant 20"));
+    std::string large = head + "  %s = mul %i, %t : f32\n  store %y[%1], %s\n" + scaled;
+    large.replace(large.find("constant 20"), 11, "constant 1e10");
+    EXPECT_THAT(after(soft_caps, large), HasSubstr("constant 10000000000"));
+}
+
+TEST(FoldFactors, JoinsFactorsOfASumBeforeAFunction) {
+    const std::string text =
+        after(fold_factors,
+              "  %cap = constant 20 : f32\n  %l = constant 1.5 : f32\n  %s = mul %cap, %a : f32\n"
+              "  %u = fma %s, %l, %a : f32\n  %e = exp2 %u approx : f32\n  store %y[%0], %e\n");
+    EXPECT_THAT(text, HasSubstr("constant 30 : f32"));
+    EXPECT_THAT(text, Not(HasSubstr(" = mul ")));
+}
+
 TEST(FoldFactors, AddsWhatFollows) {
     const std::string text = after(
         fold_factors,

@@ -437,6 +437,36 @@ TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
     faults.expect_all_seen();
 }
 
+TEST(CudaScheduled, EveryFaultPlantedInLoadsAheadIsSeen) {
+    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    // Three panels of a tile in two slots, and two programs in a block.
+    const std::string add =
+        "%fr = cast %rest : f32TILE\n"
+        "%s = add %d, %fr : f32TILE\n"
+        "%q = cast %s : bf16TILE";
+    Faults faults(testing_support::product({.name = "faults",
+                                            .m = 256,
+                                            .n = 384,
+                                            .k = 128,
+                                            .bm = 128,
+                                            .bn = 192,
+                                            .epilogue = testing_support::with_shapes(add, 128, 192),
+                                            .rest = true}),
+                  cuda::schedule::Choice{.tile = {128, 192}});
+    const std::string& source = faults.source;
+    const std::size_t copy = source.find("&r_map"), read = source.find("load_panel");
+    ASSERT_LT(copy, read) << source;
+    faults.leave_out("no wait for an empty slot", "mbarrier_wait",
+                     source.rfind("ptx::mbarrier_wait", copy));
+    faults.leave_out("no wait for a full slot", "mbarrier_wait",
+                     source.rfind("ptx::mbarrier_wait", read));
+    faults.leave_out("no slot is released", "mbarrier_arrive", read);
+    faults.plant("both warpgroups read the same rows", " + group * 8192, ", ", ", read);
+    faults.plant("all panels are the first one", ", 64ll)", ", 0ll)",
+                 source.rfind("mbarrier_wait", copy));
+    faults.expect_all_seen();
+}
+
 TEST(CudaScheduled, EveryFaultPlantedInFragmentsIsSeen) {
     if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
     Faults faults(testing_support::product({.name = "faults",

@@ -224,6 +224,11 @@ inline std::vector<CudaProgram> scheduled_programs() {
                  with_shapes(gelu, 128, 256), true}),
         product({"residual and relu", 136, 136, 128, 128, 128, "f16", "f16", false, false,
                  with_shapes(residual, 128, 128), false, true}),
+        // Rows of multiples of 128 bytes: no clusters, so that TMA loads what is added, too.
+        product({"residual loaded ahead", 200, 320, 192, 128, 320, "f16", "f16", false, false,
+                 with_shapes(residual, 128, 320), false, true}),
+        product({"residual loaded ahead, 64 rows", 64, 320, 192, 64, 64, "f16", "f16", false, false,
+                 with_shapes(residual, 64, 64), false, true}),
         product({"bias, two side by side", 64, 264, 128, 64, 256, "bf16", "bf16", false, false,
                  with_shapes(gelu, 64, 256), true}),
         product({"e4m3", 136, 264, 256, 128, 128, "f8e4m3", "bf16", false, true}),

@@ -105,6 +105,12 @@ void run(const Options& options, const CLI::App& command, Console& console) {
         if (given && !gpu) user_error("bench", "expected --{} with --device cuda", option);
     if (bench.autotune && !gpu && options.operation != "attention" && options.operation != "cpu")
         user_error("bench", "expected --autotune of {} with --device cuda", options.operation);
+    if (gpu && !bench.arch.empty())
+        user_error("bench", "expected --arch with --device cpu but got {}", options.device);
+    if (!bench.arch.empty() && bench.head_dim)
+        user_error("bench", "expected --arch or --head-dim but got both");
+    if (options.operation == "compile" && bench.arch.empty() && !bench.only.empty())
+        user_error("bench", "expected --case of compile with --arch");
     if (options.graphs) bench.graph_calls = 20;
     const std::pair<const char*, std::optional<std::int64_t>> sizes[] = {
         {"batch", bench.batch},     {"heads", bench.heads},   {"kv-heads", bench.kv_heads},
@@ -241,6 +247,11 @@ void add_bench(CLI::App& app, Console& console) {
         "attention, flex, matmul on cuda: measure a few blocks, print what each takes "
         "and use the fastest, which the disk cache keeps; cpu: compare blocks as they "
         "are with the best of some tiles");
+    command
+        ->add_option("--arch", bench.arch,
+                     "compile on cpu: the processor time of generating and compiling kernels for "
+                     "this GPU, as sm_90a, without one")
+        ->type_name("ARCH");
     command->add_flag("--once", bench.once,
                       "compile on cuda: the first calls of this process, with the cache as it is");
     command->add_flag("--graphs", options->graphs,
@@ -251,7 +262,7 @@ void add_bench(CLI::App& app, Console& console) {
         ->type_name("FILE");
     command
         ->add_option("--case", bench.only,
-                     "flex: this case alone; cpu: the cases whose names contain it")
+                     "flex: this case alone; cpu, compile --arch: the cases whose names contain it")
         ->type_name("NAME");
     command->add_flag("--small", bench.small, "cpu: arrays of some thousand elements");
     command

@@ -10,6 +10,7 @@
 #include "attention/tiles/backward.h"
 #include "attention/tiles/forward.h"
 #include "cli/bench/baseline.h"
+#include "cli/bench/compile_kernels.h"
 #include "cli/bench/flex_cases.h"
 #include "cli/bench/rows.h"
 #include "cli/builtin.h"
@@ -304,6 +305,7 @@ void bench_norm(const BenchOptions& options, Report& report) {
 }
 
 void bench_compile(const BenchOptions& options, Report& report) {
+    if (!options.arch.empty()) return bench_compile_kernels(options, report);
     // The kernels for long sequences, on the smallest inputs that they accept.
     const std::int64_t head_dim = options.head_dim.value_or(64);
     const Tensor x = random_values(options.dtype, {1, 1, 64, head_dim}, 1);

@@ -23,7 +23,7 @@ struct BenchOptions {
     bool check = true;            ///< compare with the reference at a smaller size
     std::string baseline;         ///< empty: none; auto: those of torch that are available
     std::string front_end;        ///< flex: torch also measures through tilewright.torch
-    std::string only;             ///< flex: only this case; cpu: cases whose names contain this
+    std::string only;             ///< flex: only this case; cpu, compile: names that contain this
     bool small = false;           ///< cpu: arrays of a few thousand elements
     std::string mask, score;      ///< attention, flex: these mods, as text
     bool picture = true;          ///< flex: draw the masks
@@ -32,6 +32,7 @@ struct BenchOptions {
     std::string precision;        ///< attention of f32 on a GPU: of products; empty: ieee
     bool autotune = false;        ///< attention, flex on a GPU: choose blocks by measurement; cpu:
                                   ///< compare blocks as they are with the best tiles
+    std::string arch;             ///< compile: kernels for it; empty: what the device runs
     bool once = false;            ///< compile on a GPU: only the first calls of this process
     std::ostream* out = nullptr;  ///< for pictures, tables, and what cannot be measured
     bool sweep = false;           ///< on a GPU: many lengths of attention, many widths of norms

@@ -19,7 +19,7 @@ const std::vector<Benchmark>& benchmarks() {
          "the first call of attention: tracing, code generation, compilation",
          bench_compile,
          bench_compile_gpu,
-         {"--dtype", "--head-dim", "--once", "--no-deterministic"}},
+         {"--dtype", "--head-dim", "--once", "--no-deterministic", "--arch", "--case"}},
         {"cpu",
          "kernels of users on CPUs, beside plain loops and five libraries",
          bench_cpu,

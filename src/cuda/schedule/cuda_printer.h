@@ -104,6 +104,7 @@ class CudaPrinter {
     static std::string group_along(const std::vector<int>& groups, int axis);
     void wgmma(const Instruction& made);
     void read_fragments(const Instruction& made);
+    void read_panel(const Instruction& made);
     /// For TMA, the last dimension first; `last` is added to it, `by` to the dimension `moved`.
     std::string coordinates(const Instruction& made, const std::string& last,
                             std::size_t moved = SIZE_MAX, const std::string& by = "") const;

@@ -231,6 +231,8 @@ void CudaPrinter::instruction(const Instruction& made) {
             return pack(made);
         case Op::read_fragments:
             return read_fragments(made);
+        case Op::read_panel:
+            return read_panel(made);
         case Op::join_lanes:
             return join_lanes(made);
         case Op::soft_cap:
@@ -409,10 +411,12 @@ void CudaPrinter::panels(const Instruction& made) {
     const std::string panel = name(body.arguments[0]);
     for (std::size_t i = 0; i < made.operands.size(); ++i) {
         alias(body.arguments[1 + i], made.operands[i]);
+        if (p_.type(made.operands[i]).is_count) alias(made.result(), made.operands[i]);
     }
     open("TW_ROLLED for (i64 {0} = 0; {0} < {1}; ++{0})", panel, count);
     block(body);
     for (std::size_t i = 0; i < made.operands.size() && count > 1; ++i) {
+        if (p_.type(made.operands[i]).is_count) continue;
         const int all = layout(made.operands[i]).registers();
         const int one = layout(body.arguments[1 + i]).registers();
         line("TW_UNROLL for (int i = 0; i < {0}; ++i) {1}[i] = {1}[i + {2}];", all - one,

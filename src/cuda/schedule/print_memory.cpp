@@ -106,6 +106,17 @@ void CudaPrinter::wgmma(const Instruction& made) {
     line("    {}, {});", right.descriptor, adds);
 }
 
+void CudaPrinter::read_panel(const Instruction& made) {
+    const Buffer& from = p_.buffer(made.symbol("reads"));
+    const std::string group = group_along(p_.groups, 0);
+    line("{};", declaration(made.result(), name(made.result())));
+    line("load_panel({}{{}}, base + k_{} + {}.at * {}{}, {});", tag(from.dtype),
+         identifier(from.name), name(made.operands[0]), from.slot_bytes(),
+         group.empty() ? "" : fmt::format(" + {} * {}", group, kRows * 128), name(made.result()));
+    // All of a warp's threads have read before one of them releases the slot.
+    line("__syncwarp();");
+}
+
 void CudaPrinter::read_fragments(const Instruction& made) {
     const Buffer& buffer = p_.buffer(made.symbol("reads"));
     const std::int64_t panel_bytes = buffer.rows * 128;

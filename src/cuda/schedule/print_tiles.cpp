@@ -220,7 +220,7 @@ void CudaPrinter::access(const Instruction& made) {
     const bool adds = made.is(ir::Op::atomic_add) && is_tile && layout(value).copied_lanes() == 0 &&
                       layout(value).copied_warps() == 0;
     const bool tested_once =
-        (is_load || adds) && is_tile && chained_ && !made.has("in_bounds") && !is_gather(made);
+        (is_load || adds) && is_tile && !made.has("in_bounds") && !is_gather(made);
     if (tested_once) {
         Instruction whole = made;
         open("if ({})", holds_all(made, pairs != 0));

@@ -40,6 +40,7 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "thread_load",
                                                         "share",
                                                         "store_shared",
+                                                        "read_panel",
                                                         "tma_store",
                                                         "commit_stores",
                                                         "wait_stores",
@@ -277,7 +278,9 @@ std::vector<int> groups_of(const Program& program, const Instruction& product) {
 }
 
 std::set<std::string> channels_of(const Program& program, const Instruction& product) {
-    if (product.is(Op::read_fragments)) return {program.channel_of(product.symbol("reads")).name};
+    if (product.is(Op::read_fragments) || product.is(Op::read_panel)) {
+        return {program.channel_of(product.symbol("reads")).name};
+    }
     std::set<std::string> names = {program.channel_of(product.symbol("b")).name};
     if (!product.has("registers") && !product.has("shared")) {
         names.insert(program.channel_of(product.symbol("a")).name);

@@ -65,6 +65,7 @@ enum class Op : std::uint8_t {
     thread_load,   ///< the same by the role's threads, in pieces of `bytes`
     share,         ///< tile -> `buffer`, which products read: rounded, each warpgroup its 64 rows
     store_shared,  ///< panel, tile: rounded to the buffer's dtype, by stmatrix, slot panel % slots
+    read_panel,    ///< n -> a panel of 16-bit elements of the slot that it `reads`, by ldmatrix
     tma_store,     ///< coordinates .., panel: the slot of `buffer` to the box of `map`
     commit_stores,
     wait_stores,  ///< at most `pending` groups of stores still read shared memory
@@ -377,7 +378,7 @@ struct Product {
 };
 /// The warpgroups along rows and columns of a product: the program's, or its own.
 std::vector<int> groups_of(const Program& program, const Instruction& product);
-/// The channels that a product, or `read_fragments`, reads slots of.
+/// The channels that a product, `read_fragments` or `read_panel` reads slots of.
 std::set<std::string> channels_of(const Program& program, const Instruction& product);
 /// Does a product depend on another one, as in attention?
 bool is_chained(const Program& program);

@@ -25,14 +25,150 @@ class Split {
             for (Instruction& inner : made.blocks[0].body) {
                 if (inner.is(Op::programs)) programs(inner.blocks[0]);
             }
+            if (ahead_) carry(made.blocks[0], ahead_->consumed);
             if (bulk_) {
                 Instruction wait = make(Op::wait_stores, {});
                 made.blocks[0].body.push_back(std::move(wait.flag("complete")));
             }
         });
+        if (ahead_) produce();
     }
 
   private:
+    /// A count in a loop over programs: before it, in it, after the panels of one, after all.
+    struct Counts {
+        Value first, argument, next, last;
+    };
+    /// A load that TMA does ahead, panel by panel.
+    struct Ahead {
+        std::string channel;
+        Instruction load;        ///< of the whole tile
+        std::int64_t count = 0;  ///< of panels
+        Block slice;             ///< what its indices are computed from
+        Counts consumed;
+    };
+
+    Value new_count() { return p_.add({true, {}, {}}); }
+
+    /// Carries a count through a role's loop over programs.
+    void carry(Block& role, const Counts& counts) {
+        const auto at = std::find_if(role.body.begin(), role.body.end(),
+                                     [](const Instruction& of) { return of.is(Op::programs); });
+        Block& body = at->blocks[0];
+        at->operands.push_back(counts.first);
+        body.arguments.push_back(counts.argument);
+        body.body.back().operands.push_back(counts.next);
+        at->results.push_back(counts.last);
+        Instruction first = make(Op::count, {}, {counts.first});
+        role.body.insert(at, std::move(first.with_symbol("channel", ahead_->channel)));
+    }
+
+    /// What the index of a load is computed from, in order.
+    void collect(Value value, std::set<Value>& known, Block& to) const {
+        const Instruction* const made = uses_.definition(value);
+        if (made == nullptr || !known.insert(value).second) return;
+        for (Value operand : made->operands) collect(operand, known, to);
+        to.body.push_back(*made);
+    }
+
+    /// The panel of a load that TMA does ahead: from the channel's next slot.
+    void read_ahead(const Instruction& load) {
+        Ahead ahead;
+        ahead.load = load;
+        ahead.count = columns_ / kPanelColumns;
+        std::set<Value> known;
+        for (Value index : load.operands) collect(index, known, ahead.slice);
+        const Parameter& ref = p_.ref(load.symbol("of"));
+        ahead.channel = fmt::format("ahead{}", p_.channels.size());
+        ahead.consumed = {new_count(), new_count(), new_count(), new_count()};
+
+        Buffer buffer;
+        buffer.name = fmt::format("{}_ahead{}", ref.name, p_.buffers.size());
+        buffer.dtype = ref.dtype;
+        buffer.rows = kRows * p_.groups[0];
+        buffer.columns = kPanelColumns;
+        buffer.slots = kAheadSlots;
+        Channel channel;
+        channel.name = ahead.channel;
+        channel.buffers = {buffer.name};
+        channel.slots = kAheadSlots;
+        channel.bytes = buffer.slot_bytes();
+        channel.empty_arrivals = 4 * p_.consumer_groups();
+
+        const Value at = new_count(), next = new_count();
+        const auto add = [&](Instruction made) {
+            inner_.body.push_back(std::move(made.with_symbol("channel", channel.name)));
+        };
+        inner_.arguments.push_back(at);
+        add(make(Op::await, {at}));
+        const Value panel = copies_[load.result()] = panel_value(load.result());
+        Instruction read = make(Op::read_panel, {at}, {panel});
+        read.line = load.line;
+        add(std::move(read.with_symbol("reads", buffer.name)));
+        add(make(Op::release, {at}));
+        add(make(Op::next, {at}, {next}));
+        next_ahead_ = next;
+        p_.buffers.push_back(std::move(buffer));
+        p_.channels.push_back(std::move(channel));
+        ahead_ = std::move(ahead);
+    }
+
+    /// The producer's part: after the operands of a program, the panels of its load.
+    void produce() {
+        const auto role =
+            std::find_if(p_.body.body.begin(), p_.body.body.end(), [](const Instruction& made) {
+                return made.is(Op::role) && made.symbol("of") == "producer";
+            });
+        const Counts counts{new_count(), new_count(), new_count(), new_count()};
+        const Buffer& buffer = p_.buffer(p_.channel(ahead_->channel).buffers[0]);
+        for (Instruction& made : role->blocks[0].body) {
+            if (!made.is(Op::programs)) continue;
+            Block& body = made.blocks[0];
+            Block added;
+            std::map<Value, Value> copies;
+            clone(p_, ahead_->slice, added, copies, [](const Instruction&) { return true; });
+            Map map = staged_map(p_, ahead_->load, buffer);
+            Block iteration;
+            const Value panel = p_.add({false, {DType::i64, {}}, {}}, "panel");
+            const Value at = new_count(), next = new_count();
+            iteration.arguments = {panel, at};
+            const auto add = [&](Instruction one) {
+                iteration.body.push_back(std::move(one.with_symbol("channel", ahead_->channel)));
+            };
+            add(make(Op::acquire, {at}));
+            add(make(Op::publish, {at}));
+            std::vector<Value> place;
+            for (Value index : ahead_->load.operands) {
+                const auto found = copies.find(index);
+                place.push_back(found == copies.end() ? index : found->second);
+            }
+            const std::size_t column = dimension(ahead_->load, 1);
+            const Value width = append_constant(p_, iteration, kPanelColumns);
+            const Value offset = append_scalar(p_, iteration, ir::Op::mul, {panel, width});
+            place[column] = append_scalar(p_, iteration, ir::Op::add, {place[column], offset});
+            place.push_back(at);
+            Instruction load = make(Op::tma_load, std::move(place));
+            load.line = ahead_->load.line;
+            add(std::move(load.with_symbol("map", map.name).with_symbol("to", buffer.name)));
+            add(make(Op::next, {at}, {next}));
+            iteration.body.push_back(make(ir::Op::yield, {next}));
+            const bool known = std::any_of(p_.maps.begin(), p_.maps.end(),
+                                           [&](const Map& one) { return one.name == map.name; });
+            if (!known) p_.maps.push_back(std::move(map));
+
+            const Value zero = append_constant(p_, added, 0);
+            const Value all = append_constant(p_, added, ahead_->count);
+            const Value one = append_constant(p_, added, 1);
+            Instruction loop =
+                make(ir::Op::for_loop, {zero, all, one, counts.argument}, {counts.next});
+            loop.blocks.push_back(std::move(iteration));
+            added.body.push_back(std::move(loop));
+            body.body.insert(body.body.end() - 1, std::make_move_iterator(added.body.begin()),
+                             std::make_move_iterator(added.body.end()));
+        }
+        carry(role->blocks[0], counts);
+    }
+
     /// The axis of a value along which panels are cut, that of wgmma's columns; -1: none.
     int column_axis(Value value) const {
         const ValueType& type = p_.type(value);
@@ -121,7 +257,12 @@ class Split {
             outside.push_back(std::move(ready.with("pending", 0)));
             outside.push_back(make(Op::group_sync, {}));
         }
-        const Instruction yield = block.body.back();
+        Instruction yield = block.body.back();
+        if (ahead_) {
+            panels.operands.push_back(ahead_->consumed.argument);
+            panels.results.push_back(ahead_->consumed.next);
+            inner_.body.push_back(make(ir::Op::yield, {next_ahead_}));
+        }
         panels.blocks.push_back(std::move(inner_));
         block.body = std::move(before);
         for (Instruction& made : outside) block.body.push_back(std::move(made));
@@ -212,6 +353,7 @@ class Split {
             }
         }
         for (Value& operand : same.operands) operand = copy_of(operand);
+        if (made.has("ahead")) return read_ahead(made);
         if (made.is(ir::Op::load) || made.is(ir::Op::store)) {
             const Value tile = made.is(ir::Op::load) ? made.result() : made.operands.back();
             if (column_axis(tile) < 0) throw Refused("a store is no tile of the dot's columns");
@@ -313,6 +455,8 @@ class Split {
     Block inner_;
     std::map<Value, Value> copies_;
     bool bulk_ = false;
+    std::optional<Ahead> ahead_;
+    Value next_ahead_;
 };
 
 }  // namespace

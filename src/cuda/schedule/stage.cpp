@@ -17,7 +17,8 @@ constexpr std::int64_t kMostBox = 256;             // elements of a box along on
 constexpr std::size_t kMostRank = 5;               // of a tensor map
 constexpr int kMostSlots = 8;
 constexpr int kHeldSlots = 2;  // read by products in flight, while copies fill the others
-constexpr std::int64_t kStoreBytes = 2 * 64 * 128;  // two panels of a warpgroup
+constexpr std::int64_t kPanelBytes = 64 * 128;         // of a warpgroup
+constexpr std::int64_t kStoreBytes = 2 * kPanelBytes;  // of its stores
 
 /// The box of an access; Refused where no map can have it.
 std::vector<std::int64_t> box_of(const Parameter& ref, const Instruction& access,
@@ -39,6 +40,34 @@ std::vector<std::int64_t> box_of(const Parameter& ref, const Instruction& access
     std::vector<std::int64_t> box;
     for (std::int64_t size : sizes) box.push_back(std::max<std::int64_t>(size, 1));
     return box;
+}
+
+/// A tile of the shape of the sums, with which they are combined, that TMA can load.
+bool can_load_ahead(const Program& program, const Instruction& load) {
+    if (!load.is(ir::Op::load) || load.has("masked") || load.has("other")) return false;
+    if (sums_of(program) != Sums::plain || program.groups[1] != 1) return false;
+    if (program.wanted_pairs != Pairs::none) return false;  // clusters have one channel
+    const Parameter& ref = program.ref(load.symbol("of"));
+    const std::vector<std::int64_t>& sizes = load.list("index");
+    const ir::Shape& shape = program.type(load.result()).type.shape;
+    return ref.tensor && (ref.dtype == DType::bf16 || ref.dtype == DType::f16) &&
+           sizes.size() <= kMostRank && !sizes.empty() && sizes.back() > 0 &&
+           std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size >= 0; }) &&
+           shape.rank() == 2 && shape[0] == kRows * program.groups[0] && shape[1] % kPanel == 0;
+}
+
+/// Marks the first load that TMA does ahead of the epilogue: no store comes before it, which might
+/// change what it reads.
+void mark_loads_ahead(Program& program) {
+    for (Instruction& made : program.body.body) {
+        if (made.op == Op::tile && !made.is(ir::Op::for_loop) && !ir::is_pure(made.tile) &&
+            !made.is(ir::Op::load)) {
+            return;
+        }
+        if (!can_load_ahead(program, made)) continue;
+        made.flag("ahead");
+        return;
+    }
 }
 
 class Staging {
@@ -243,15 +272,17 @@ Map staged_map(const Program& program, const Instruction& load, const Buffer& bu
 }
 
 std::int64_t room_for_slots(const Program& program) {
-    std::int64_t stores = 0;
+    std::int64_t stores = 0, ahead = 0;
     for (const Instruction& made : program.body.body) {
         if (is_bulk_store(program, made)) stores += kStoreBytes * program.consumer_groups();
+        if (made.has("ahead")) ahead += kAheadSlots * kPanelBytes * program.consumer_groups();
     }
-    return kSharedBytes - kBarrierBytes - stores;
+    return kSharedBytes - kBarrierBytes - stores - ahead;
 }
 
 void stage(Program& program) {
     if (is_chained(program)) return stage_chain(program);
+    mark_loads_ahead(program);
     Staging(program).run();
     remove_unused(program);
     program.level = Level::staged;

@@ -21,4 +21,7 @@ std::int64_t room_for_slots(const Program& program);
 /// layout of an accumulator.
 bool is_bulk_store(const Program& program, const Instruction& store);
 
+/// Slots, of a panel of 64 columns each, for a load that TMA does ahead of the epilogue.
+inline constexpr int kAheadSlots = 2;
+
 }  // namespace tilewright::cuda::schedule

@@ -93,9 +93,23 @@ Broken wrong_fragments(const Program& p, const Instruction& made) {
     return std::nullopt;
 }
 
+/// A panel in the layout of sums, of the slot's shape and dtype.
+Broken wrong_panel(const Program& p, const Instruction& made) {
+    const Buffer& from = p.buffer(made.symbol("reads"));
+    const ValueType& type = p.type(made.result());
+    if (type.type.dtype != from.dtype || size_of(from.dtype) != 2 || from.columns != from.panel() ||
+        type.type.shape != ir::Shape{from.rows, from.columns} ||
+        from.rows != kRows * p.consumer_groups() ||
+        type.layout != accumulator_layout(type.type.shape, p.groups)) {
+        return broken("%{} is no panel that @{} holds", p.value_name(made.result()), from.name);
+    }
+    return std::nullopt;
+}
+
 // V4: the slots that a product reads have its rows, columns and inner dimension.
 Broken operands(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
+        if (made.is(Op::read_panel)) return wrong_panel(p, made);
         if (made.is(Op::read_fragments)) return wrong_fragments(p, made);
         if (!made.is(Op::wgmma)) return std::nullopt;
         ir::Shape tile = p.type(made.result()).type.shape;
@@ -170,7 +184,7 @@ Broken not_awaited(const Program& p, const Block& block, std::set<std::string> f
     for (const Instruction& made : block.body) {
         if (made.is(Op::await)) full.insert(made.symbol("channel"));
         if (made.is(Op::release) && made.number("back") < 1) full.erase(made.symbol("channel"));
-        if (made.is(Op::wgmma) || made.is(Op::read_fragments)) {
+        if (made.is(Op::wgmma) || made.is(Op::read_fragments) || made.is(Op::read_panel)) {
             for (const std::string& channel : channels_of(p, made)) {
                 if (!full.contains(channel)) {
                     return broken("%{} reads a slot of @{} that is not awaited or is released",

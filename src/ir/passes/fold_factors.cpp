@@ -39,6 +39,7 @@ class FoldFactors {
 
     void before(Instruction& made, std::vector<Instruction>& to) {
         if (!is_approximate(made)) return;
+        sum_before(made, to);
         int factors = 0;
         Scaled operand{made.operands[0], 1};
         while (const auto scaled = product(operand.of)) {
@@ -54,6 +55,24 @@ class FoldFactors {
         made.operands[0] = product.result();
         to.push_back(std::move(product));
         report.folded += factors - 1;
+    }
+
+    /// f((x a) b + c), where c need not be constant.
+    void sum_before(Instruction& made, std::vector<Instruction>& to) {
+        const Instruction* const sum = definitions_.of(made.operands[0]);
+        if (sum == nullptr || sum->op != Op::fma) return;
+        const auto outer = product_of(*sum);
+        if (!outer) return;
+        const auto inner = product(outer->of);
+        if (!inner || !is_usual(inner->by) || !is_usual(inner->by * outer->by)) return;
+        const Type type = function_.type(sum->result());
+        Instruction joined = *sum;
+        joined.operands = {inner->of, append_constant(function_, to, type, inner->by * outer->by),
+                           sum->operands[2]};
+        joined.results = {function_.add_value(type)};
+        made.operands[0] = joined.result();
+        to.push_back(std::move(joined));
+        ++report.folded;
     }
 
     void after(Instruction& made, std::vector<Instruction>& to) {

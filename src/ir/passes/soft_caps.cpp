@@ -33,7 +33,103 @@ class SoftCaps {
 
     SoftCapsReport report;
 
+    /// What else a function with soft caps may lose: (1 - t)(1 + t) and 1 - t t, the derivative of
+    /// a tanh t whose relative error does not matter, become one multiply-add.
+    void simplify() {
+        std::vector<Instruction> body;
+        body.swap(function_.body.body);
+        for (Instruction& made : body) {
+            if (const auto function = squared(made)) {
+                const Type type = function_.type(made.result());
+                std::vector<Instruction>& to = function_.body.body;
+                const Value one = append_constant(function_, to, type, 1);
+                const Value negative = append(Op::neg, {*function}, function_.add_value(type));
+                append(Op::fma, {negative, *function, one}, made.result());
+            } else {
+                join_factors(made, function_.body.body);
+                function_.body.body.push_back(std::move(made));
+            }
+        }
+    }
+
   private:
+    /// t, where an instruction is 1 - t^2 and t a tanh that has been replaced.
+    std::optional<Value> squared(const Instruction& made) const {
+        if (made.operands.size() != 2 || function_.type(made.result()).dtype != DType::f32) {
+            return {};
+        }
+        const Instruction *const a = definitions_.of(made.operands[0]), *const b = definitions_.of(
+                                                                            made.operands[1]);
+        if (made.op == Op::sub && definitions_.constant(made.operands[0]) == 1.0) {
+            const bool is_square =
+                b != nullptr && b->op == Op::mul && b->operands[0] == b->operands[1];
+            return is_square && is_replaced(b->operands[0]) ? std::optional(b->operands[0])
+                                                            : std::nullopt;
+        }
+        if (made.op != Op::mul || a == nullptr || b == nullptr) return {};
+        const Instruction& sum = a->op == Op::add ? *a : *b;
+        const Instruction& difference = a->op == Op::add ? *b : *a;
+        if (sum.op != Op::add || difference.op != Op::sub) return {};
+        const Value function = difference.operands[1];
+        const bool left = sum.operands[0] == function;
+        if (!left && sum.operands[1] != function) return {};
+        if (definitions_.constant(difference.operands[0]) != 1.0 ||
+            definitions_.constant(sum.operands[left ? 1 : 0]) != 1.0) {
+            return {};
+        }
+        return is_replaced(function) ? std::optional(function) : std::nullopt;
+    }
+    bool is_replaced(Value value) const {
+        const Instruction* const made = definitions_.of(value);
+        if (made == nullptr || made->op != Op::fma) return false;
+        const Instruction* const function = definitions_.of(made->operands[0]);
+        return function != nullptr && function->op == Op::logistic &&
+               function->get<MathAttributes>().approx;
+    }
+
+    /// The constant factors of a product of products, as one.
+    void join_factors(Instruction& made, std::vector<Instruction>& to) {
+        if (!is_product(made)) return;
+        const std::vector<Instruction>& readers = definitions_.readers(made.result());
+        if (readers.size() == 1 && is_product(readers[0])) return;  // joined there
+        std::vector<Value> factors;
+        double constant = 1;
+        int constants = 0;
+        if (!collect(made, factors, constant, constants) || constants < 2 || factors.size() < 2) {
+            return;
+        }
+        const Type type = function_.type(made.result());
+        const bool is_one = static_cast<float>(constant) == 1.0f;
+        if (!is_one) factors.push_back(append_constant(function_, to, type, constant));
+        Value product = factors[0];
+        for (std::size_t i = 1; i + 1 < factors.size(); ++i) {
+            product = append(Op::mul, {product, factors[i]}, function_.add_value(type));
+        }
+        made.operands = {product, factors.back()};
+    }
+    bool is_product(const Instruction& made) const {
+        return made.op == Op::mul && function_.type(made.result()).dtype == DType::f32;
+    }
+    /// False where a constant is so large or small that the order of factors might matter.
+    bool collect(const Instruction& made, std::vector<Value>& factors, double& constant,
+                 int& constants) const {
+        constexpr double kMost = 0x1p20;
+        for (Value operand : made.operands) {
+            const Instruction* const inner = definitions_.of(operand);
+            if (const auto by = definitions_.constant(operand)) {
+                if (!(std::abs(*by) <= kMost && std::abs(*by) >= 1 / kMost)) return false;
+                constant *= *by;
+                ++constants;
+            } else if (inner != nullptr && is_product(*inner) && !squared(*inner) &&
+                       definitions_.readers(operand).size() == 1) {
+                if (!collect(*inner, factors, constant, constants)) return false;
+            } else {
+                factors.push_back(operand);
+            }
+        }
+        return true;
+    }
+
     bool is_soft_cap(const Instruction& made) {
         const Value result = made.result();
         const std::vector<Instruction>& readers = definitions_.readers(result);
@@ -83,7 +179,10 @@ class SoftCaps {
 SoftCapsReport soft_caps(Function& function) {
     SoftCaps caps(function);
     caps.run();
-    if (caps.report.changed()) dce(function);
+    if (caps.report.changed()) {
+        SoftCaps(function).simplify();
+        dce(function);
+    }
     return caps.report;
 }
 

@@ -225,4 +225,23 @@ TW_DEVICE void store_panel(Element element, u32 panels, u32 slot, const float (&
     }
 }
 
+/// A panel of 64 16-bit columns of a warpgroup's 64 rows, in the swizzle of 128 bytes, as
+/// accumulators hold it.
+template <class Element>
+TW_DEVICE void load_panel(Element element, u32 panel, float (&x)[32]) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const u32 place = panel + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
+    u32 words[16];
+    TW_UNROLL
+    for (int j = 0; j < 4; ++j) {
+        ptx::ldmatrix(words[4 * j], words[4 * j + 1], words[4 * j + 2], words[4 * j + 3],
+                      place ^ 32 * j);
+    }
+    TW_UNROLL
+    for (int i = 0; i < 16; ++i) {
+        x[2 * i] = ptx::low(element, words[i]);
+        x[2 * i + 1] = ptx::high(element, words[i]);
+    }
+}
+
 }  // namespace twd
