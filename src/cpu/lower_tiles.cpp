@@ -536,8 +536,17 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
     const Space space = space_of(operand);
     const bool along_lanes = attributes.axis == space.lane_axis;
     const DType dtype = dtype_of_scan(attributes.kind, function_.type(operand).dtype, along_lanes);
-    const StripFunction function = along_lanes ? kernels().scan_lanes(attributes.kind, dtype)
-                                               : kernels().scan_rows(attributes.kind, dtype);
+    const DType result_dtype = function_.type(result).dtype;
+    StripFunction function = along_lanes ? kernels().scan_lanes(attributes.kind, dtype)
+                                         : kernels().scan_rows(attributes.kind, dtype);
+    DType stored = dtype;  // what the function reads and writes
+    if (along_lanes && kernels().scan_lanes_in_f32 &&
+        result_dtype == function_.type(operand).dtype) {
+        if (const auto direct = kernels().scan_lanes_in_f32(attributes.kind, result_dtype)) {
+            function = direct;
+            stored = result_dtype;
+        }
+    }
     if (!function) {
         user_error("scan", "expected a type the CPU can scan but got {} of {}",
                    ir::name(attributes.kind), name(dtype));
@@ -546,8 +555,8 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
     const std::uint64_t identity =
         element_bits(dtype, ir::identity(attributes.kind, function_.type(operand).dtype));
     const int depth_of = place(operand).depth;
-    const StripSource in = source(converted(tile(operand), depth_of, dtype), depth_of, space);
-    const Tile out = new_tile(dtype, space.shape, {space.lane_axis, space.width});
+    const StripSource in = source(converted(tile(operand), depth_of, stored), depth_of, space);
+    const Tile out = new_tile(stored, space.shape, {space.lane_axis, space.width});
     const std::int64_t lines = along_lanes ? space.rows() : std::min(space.width, space.lanes());
     const Tile carried = new_tile(dtype, {lines}, {});
     if (in.home == Home::view && !along_lanes) {
@@ -594,7 +603,7 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
         scan.identity = identity;
         emit(scan);
     }
-    set_place(result, converted(out, depth(), function_.type(result).dtype));
+    set_place(result, converted(out, depth(), result_dtype));
 }
 
 }  // namespace tilewright::cpu

@@ -87,6 +87,9 @@ Kernels vector_kernels(std::string_view name, int vector_bytes) {
         const StripFunction f = vector_scan_rows(target, kind, dtype);
         return f != nullptr ? f : scalar_scan_rows(kind, dtype);
     };
+    k.scan_lanes_in_f32 = [](ir::Reduction kind, DType dtype) {
+        return vector_scan_lanes_in_f32(target, kind, dtype);
+    };
     k.scan_lanes = [](ir::Reduction kind, DType dtype) {
         const StripFunction f = vector_scan_lanes(target, kind, dtype);
         return f != nullptr ? f : scalar_scan_lanes(kind, dtype);

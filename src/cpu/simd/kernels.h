@@ -154,6 +154,8 @@ struct Kernels {
     /// The same along the lanes of each row, with accumulator[r]. Floats are combined in an order
     /// that depends only on `lanes`.
     StripFunction (*scan_lanes)(ir::Reduction kind, DType dtype) = nullptr;
+    /// From f16 or bf16 to the same dtype; the carries are f32. May be nullptr or give nullptr.
+    StripFunction (*scan_lanes_in_f32)(ir::Reduction kind, DType dtype) = nullptr;
     /// argmax and argmin over rows: out[l] is the best value so far (in the dtype of the input) and
     /// accumulator[l] its index (i32), negative while there is none. Row r has index immediate[0] +
     /// r. The first of equal values wins; NaN wins over every number.

@@ -18,6 +18,7 @@ StripFunction vector_reduce_rows(Target target, ir::Reduction kind, DType dtype)
 StripFunction vector_reduce_lanes(Target target, ir::Reduction kind, DType dtype);
 StripFunction vector_scan_rows(Target target, ir::Reduction kind, DType dtype);
 StripFunction vector_scan_lanes(Target target, ir::Reduction kind, DType dtype);
+StripFunction vector_scan_lanes_in_f32(Target target, ir::Reduction kind, DType dtype);
 SortFunction vector_sort(Target target, DType dtype);
 StripFunction vector_store_masked(Target target, DType dtype);
 StripFunction vector_stream(Target target, DType dtype);

@@ -80,11 +80,28 @@ struct VectorScan {
 #endif
 };
 
+constexpr std::uintptr_t kPage = 4096;
+
+/// Where to begin in a buffer of more than a page, in bytes: loads wait for stores with nearly the
+/// same page offset, so that it is a quarter of a page from both.
+inline std::uintptr_t apart(const void* buffer, const void* in, const void* out) {
+    const auto from_buffer = [&](const void* p) {
+        return reinterpret_cast<std::uintptr_t>(p) - reinterpret_cast<std::uintptr_t>(buffer);
+    };
+    const std::uintptr_t half = (from_buffer(out) + kPage / 2) % kPage;
+    const std::uintptr_t distance = (from_buffer(in) - half) % kPage;
+    const std::uintptr_t quarter = kPage / 4;
+    const std::uintptr_t away = distance < quarter           ? kPage - quarter
+                                : distance > kPage - quarter ? quarter
+                                                             : 0;
+    return (half + away) % kPage & ~std::uintptr_t{63};
+}
+
 /// Calls scan(in, out, carry) for each row, where the first two are the row's places in the strip,
 /// or for reverse scans of short rows a buffer: hardware prefetchers follow falling addresses, but
 /// not from the start of a row to the end of the next one, so that such rows are read and written
 /// upwards.
-template <typename T, bool kReverse, class Scan>
+template <typename T, bool kReverse, typename Carry = T, class Scan>
 HWY_INLINE void each_row(const Strip& s, const Scan& scan) {
     constexpr std::int64_t kLeast = 1024, kMost = 1 << 14;
     const std::int64_t bytes = s.lanes * static_cast<std::int64_t>(sizeof(T));
@@ -94,14 +111,10 @@ HWY_INLINE void each_row(const Strip& s, const Scan& scan) {
     const T* in = static_cast<const T*>(s.in[0].data);
     T* out = static_cast<T*>(s.out);
     for (std::int64_t r = 0; r < s.rows; ++r, in += s.in[0].row_stride, out += s.out_row_stride) {
-        T& carry = static_cast<T*>(s.accumulator)[r];
+        Carry& carry = static_cast<Carry*>(s.accumulator)[r];
         if (buffered) {
-            // Half a page from the result: loads wait for stores with nearly the same page offset.
-            constexpr std::uintptr_t kPage = 4096, kLine = 64;
-            alignas(kLine) std::byte buffer[kMost + kPage];
-            const auto distance = reinterpret_cast<std::uintptr_t>(out) + kPage / 2 -
-                                  reinterpret_cast<std::uintptr_t>(buffer);
-            T* const row = reinterpret_cast<T*>(buffer + (distance % kPage & ~(kLine - 1)));
+            alignas(64) std::byte buffer[kMost + kPage];
+            T* const row = reinterpret_cast<T*>(buffer + apart(buffer, in, out));
             std::copy_n(in, s.lanes, row);
             scan(row, row, carry);
             std::copy_n(row, s.lanes, out);

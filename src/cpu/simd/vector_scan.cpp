@@ -74,9 +74,45 @@ void over_rows(const Strip& s) {
     }
 }
 
+/// Elements in memory as they are combined.
+template <typename T>
+struct AsTheyAre {
+    using Stored = T;
+    using D = hn::ScalableTag<T>;
+    using V = hn::Vec<D>;
+    static HWY_INLINE V set(const T* p) { return hn::Set(D(), *p); }
+    static HWY_INLINE V load(const T* p) { return hn::LoadU(D(), p); }
+    static HWY_INLINE V load(const T* p, std::size_t n) { return load_first(D(), p, n); }
+    static HWY_INLINE void store(V v, T* p) { hn::StoreU(v, D(), p); }
+    static HWY_INLINE void store(V v, T* p, std::size_t n) { store_first(v, D(), p, n); }
+};
+
+/// f16 or bf16 in memory, combined in f32.
+template <DType dtype>
+struct InF32 {
+    using Stored = std::uint16_t;
+    using D = hn::ScalableTag<float>;
+    using V = hn::Vec<D>;
+    using D16 = hn::Rebind<std::uint16_t, D>;
+    static HWY_INLINE V set(const Stored* p) { return widen_bits<dtype>(D(), hn::Set(D16(), *p)); }
+    static HWY_INLINE V load(const Stored* p) {
+        return widen_bits<dtype>(D(), hn::LoadU(D16(), p));
+    }
+    static HWY_INLINE V load(const Stored* p, std::size_t n) {
+        return widen_bits<dtype>(D(), load_first(D16(), p, n));
+    }
+    static HWY_INLINE void store(V v, Stored* p) {
+        hn::StoreU(narrow_bits<dtype>(D(), v), D16(), p);
+    }
+    static HWY_INLINE void store(V v, Stored* p, std::size_t n) {
+        store_first(narrow_bits<dtype>(D(), v), D16(), p, n);
+    }
+};
+
 /// Combines the lanes of each row, of which there may be any number.
-template <typename T, class F, bool kReverse>
+template <typename T, class F, bool kReverse, class Elements = AsTheyAre<T>>
 void along_lanes(const Strip& s) {
+    using Stored = typename Elements::Stored;
     using Scan = VectorScan<T, F, kReverse>;
     using V = typename Scan::V;
     const hn::ScalableTag<T> d;
@@ -86,7 +122,7 @@ void along_lanes(const Strip& s) {
     const std::int64_t lane_step = s.in[0].lane_stride;
     const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
     const auto n = static_cast<std::size_t>(tail);
-    each_row<T, kReverse>(s, [&](const T* in, T* out, T& carried) HWY_ATTR {
+    each_row<Stored, kReverse, T>(s, [&](const Stored* in, Stored* out, T& carried) HWY_ATTR {
         // By value: a carry in memory would wait for its store.
         const auto step = [&](V x, V& before) HWY_ATTR {
             V scanned[1] = {x};
@@ -99,17 +135,18 @@ void along_lanes(const Strip& s) {
         const auto after_tail = [&](V before) HWY_ATTR {
             if (tail == 0) return before;
             const std::int64_t l = vectors * kLanes;
-            const V x = lane_step == 0 ? hn::Set(d, *in) : load_first(d, in + l, n);
+            const V x = lane_step == 0 ? Elements::set(in) : Elements::load(in + l, n);
             const V identity = hn::Set(d, F::template kIdentity<T>);
-            store_first(step(hn::IfThenElse(hn::FirstN(d, n), x, identity), before), d, out + l, n);
+            const V padded = hn::IfThenElse(hn::FirstN(d, n), x, identity);
+            Elements::store(step(padded, before), out + l, n);
             return before;
         };
         V carry = hn::Set(d, carried);
         if constexpr (kReverse) carry = after_tail(carry);
         for (std::int64_t i = 0; i < vectors; ++i) {
             const std::int64_t l = (kReverse ? vectors - 1 - i : i) * kLanes;
-            const V x = lane_step == 0 ? hn::Set(d, *in) : hn::LoadU(d, in + l);
-            hn::StoreU(step(x, carry), d, out + l);
+            const V x = lane_step == 0 ? Elements::set(in) : Elements::load(in + l);
+            Elements::store(step(x, carry), out + l);
         }
         if constexpr (!kReverse) carry = after_tail(carry);
         carried = hn::GetLane(carry);
@@ -145,7 +182,35 @@ struct Scans {
     }
 };
 
+template <class F, DType dtype>
+void over_lanes_in_f32(const Strip& s) {
+    s.immediate[0] != 0 ? along_lanes<float, F, true, InF32<dtype>>(s)
+                        : along_lanes<float, F, false, InF32<dtype>>(s);
+}
+
+template <DType dtype>
+StripFunction scan_in_f32(ir::Reduction kind) {
+    switch (kind) {
+        case ir::Reduction::sum:
+            return over_lanes_in_f32<Sum, dtype>;
+        case ir::Reduction::prod:
+            return over_lanes_in_f32<Prod, dtype>;
+        case ir::Reduction::max:
+            return over_lanes_in_f32<MaxOf, dtype>;
+        case ir::Reduction::min:
+            return over_lanes_in_f32<MinOf, dtype>;
+        default:
+            return nullptr;
+    }
+}
+
 }  // namespace
+
+StripFunction scan_in_f32(ir::Reduction kind, DType dtype) {
+    if (dtype == DType::f16) return scan_in_f32<DType::f16>(kind);
+    if (dtype == DType::bf16) return scan_in_f32<DType::bf16>(kind);
+    return nullptr;
+}
 
 StripFunction scan(ir::Reduction kind, DType dtype, bool rows) {
     if (kind == ir::Reduction::logsumexp) return log_sum_exp(dtype, rows);
@@ -162,8 +227,10 @@ namespace tilewright::cpu {
 
 StripFunction vector_scan_rows(Target target, ir::Reduction kind, DType dtype){
     TW_RETURN_FROM_TARGET(target, scan(kind, dtype, true))} StripFunction
-    vector_scan_lanes(Target target, ir::Reduction kind, DType dtype) {
-    TW_RETURN_FROM_TARGET(target, scan(kind, dtype, false))
+    vector_scan_lanes(Target target, ir::Reduction kind, DType dtype){
+        TW_RETURN_FROM_TARGET(target, scan(kind, dtype, false))} StripFunction
+    vector_scan_lanes_in_f32(Target target, ir::Reduction kind, DType dtype) {
+    TW_RETURN_FROM_TARGET(target, scan_in_f32(kind, dtype))
 }
 
 }  // namespace tilewright::cpu
