@@ -1,5 +1,6 @@
-// `tilewright bench compile --arch ARCH`: what generating and compiling kernels costs, without a
-// GPU.
+// `tilewright bench compile --arch ARCH`.
+#include "cli/bench/compile_kernels.h"
+
 #include <fmt/format.h>
 
 #include <ctime>
@@ -7,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "cli/bench/measure.h"
 #include "cli/builtin.h"
-#include "cli/softmax.h"
 #include "cuda/codegen/launch_arguments.h"
 #include "cuda/runtime/compiler.h"
 #include "cuda/schedule/schedule.h"
