@@ -2,7 +2,8 @@
 """Draws the tables of docs/benchmarks.md and of README.md's results as bars, into docs/figures.
 
 usage: draw_benchmarks.py [--check]     --check draws nothing, and fails where a chart is out of date
-       draw_benchmarks.py --suite FILE  prints the table of a run of `tilewright bench cpu --json FILE`
+       draw_benchmarks.py --suite FILE...  prints the table of `tilewright bench cpu --json FILE`:
+                                           medians, where there are several runs
        draw_benchmarks.py --head-dims FILE  that of `bench attention --sweep-head-dim --json FILE`
 
 A chart's file name contains its section's title. The tables have the columns work, against,
@@ -15,6 +16,7 @@ import json
 import math
 import pathlib
 import re
+import statistics
 import sys
 from html import escape
 
@@ -94,19 +96,28 @@ SUITE = {
 }
 
 
-def suite_table(path):
-    """The Markdown table of a run's JSON: by kernel, times of others divided by the tile program's."""
-    kernels = {}
-    for row in json.loads(pathlib.Path(path).read_text())["rows"]:
-        kernels.setdefault(row["case"], {})[row["impl"]] = row["ms"]
-    others = [impl for impl in SUITE if any(impl in times for times in kernels.values())]
+def suite_table(paths):
+    """The Markdown table of runs' JSON: by kernel, times of others divided by the tile program's, as
+    medians over the runs."""
+    ratios = {}
+    for path in paths:
+        kernels = {}
+        for row in json.loads(pathlib.Path(path).read_text())["rows"]:
+            kernels.setdefault(row["case"], {})[row["impl"]] = row["ms"]
+        for name, times in kernels.items():
+            of_kernel = ratios.setdefault(name, {})
+            for impl, ms in times.items():
+                of_kernel.setdefault(impl, []).append(ms / times["tilewright"])
+    others = [impl for impl in SUITE if any(impl in of for of in ratios.values())]
     lines = [
         "| kernel | " + " | ".join(SUITE[impl][0] for impl in others) + " |",
         "|---" * (len(others) + 1) + "|",
     ]
-    for name, times in kernels.items():
-        ratios = [times[impl] / times["tilewright"] if impl in times else None for impl in others]
-        cells = ("" if r is None else f"{r:.3g}" if r >= 10 else f"{r:.2f}" for r in ratios)
+    for name, of_kernel in ratios.items():
+        medians = [
+            statistics.median(of_kernel[impl]) if impl in of_kernel else None for impl in others
+        ]
+        cells = ("" if r is None else f"{r:.3g}" if r >= 10 else f"{r:.2f}" for r in medians)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -251,8 +262,8 @@ def charts():
 
 
 def main():
-    if sys.argv[1:2] == ["--suite"] and len(sys.argv) == 3:
-        print(suite_table(sys.argv[2]))
+    if sys.argv[1:2] == ["--suite"] and len(sys.argv) >= 3:
+        print(suite_table(sys.argv[2:]))
         return 0
     if sys.argv[1:2] == ["--head-dims"] and len(sys.argv) == 3:
         print(head_dim_table(sys.argv[2]))

@@ -28,9 +28,15 @@ class Suite(unittest.TestCase):
             {"case": "sort", "impl": "tilewright", "ms": 4.0},
         ]
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "suite.json"
-            path.write_text(json.dumps({"rows": rows}))
-            self.table = self.script.suite_table(path)
+            paths = [pathlib.Path(folder) / f"suite{run}.json" for run in range(3)]
+            for run, path in enumerate(paths):
+                slower = [
+                    row | {"ms": row["ms"] * (1 + run) if row["impl"] == "numba" else row["ms"]}
+                    for row in rows
+                ]
+                path.write_text(json.dumps({"rows": slower}))
+            self.table = self.script.suite_table(paths[:1])
+            self.table_of_three = self.script.suite_table(paths)
 
     def test_tables_have_times_of_others_over_ours(self):
         self.assertEqual(
@@ -42,6 +48,9 @@ class Suite(unittest.TestCase):
                 "| sort | 0.25 |  |",
             ],
         )
+
+    def test_tables_of_several_runs_have_medians(self):
+        self.assertIn("| add & <co> | 1.50 | 40 |", self.table_of_three)
 
     def test_charts_have_a_point_for_each_number_of_the_first_table(self):
         section = f"{self.table}\n\ntext\n\n| kernel | cause |\n|---|---|\n| sort | why |\n"
