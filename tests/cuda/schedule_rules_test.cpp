@@ -115,6 +115,23 @@ TEST(ScheduleRules, OfLoadsAheadAreCheckedInProgramsThatBreakThem) {
                       [](const Breach& breach, std::string& text) { apply(breach, text); });
 }
 
+TEST(ScheduleRules, LoadsAreNotAheadWhereThreadsCopyOperands) {
+    const auto is_ahead = [](int copy_bytes) {
+        testing_support::Product options = kMatmul;
+        options.rest = true;
+        options.epilogue = testing_support::with_shapes(
+            "%fr = cast %rest : f32TILE\n%s = add %d, %fr : f32TILE\n%q = cast %s : bf16TILE", 256,
+            256);
+        const ir::Function function = kernel_of(options);
+        Target target = dense_target(function);
+        if (copy_bytes > 0) target.facts[0] = {false, false, false, copy_bytes};
+        return print(schedule(function, target)).find("read_panel") != std::string::npos;
+    };
+    EXPECT_TRUE(is_ahead(0));
+    // The producer would wait for an epilogue that waits for its last copies.
+    EXPECT_FALSE(is_ahead(4));
+}
+
 TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
     const Breach breaches[] = {
         {"V4", Level::staged, "@value_tile2 dtype @bf16 rows 128",

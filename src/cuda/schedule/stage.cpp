@@ -59,6 +59,11 @@ bool can_load_ahead(const Program& program, const Instruction& load) {
 /// Marks the first load that TMA does ahead of the epilogue: no store comes before it, which might
 /// change what it reads.
 void mark_loads_ahead(Program& program) {
+    // Threads publish their last copies with those of the next program, so the producer must not
+    // wait for this one's epilogue.
+    for (const Parameter& one : program.parameters) {
+        if (one.copy_bytes > 0) return;
+    }
     for (Instruction& made : program.body.body) {
         if (made.op == Op::tile && !made.is(ir::Op::for_loop) && !ir::is_pure(made.tile) &&
             !made.is(ir::Op::load)) {
