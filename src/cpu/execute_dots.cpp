@@ -88,7 +88,7 @@ class BlockedDot {
             for (std::int64_t k = 0; k == 0 || k < dot_.k; k += k_step_) {
                 args_.k = std::min(k_step_, dot_.k - k);
                 args_.accumulate = dot_.accumulate || k > 0;
-                args_.is_far = in_array_ && k == 0;
+                args_.prefetch_c = in_array_ && k == 0;
                 const std::byte* b = b_.at(b_.offset(0, batch) + b_.offset(1, k));
                 if (packed_b_) pack_vector(b);
                 for (std::int64_t row = 0; row < rows_; row += row_step_) {

@@ -109,6 +109,11 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
         {.dim = 128, .value_dim = 128, .causal = true},
         {.dim = 96, .value_dim = 96},
         {.dtype = DType::f16, .dim = 64, .value_dim = 64, .causal = true},
+        // The last tile stores dQ: of groups, without a mask, in blocks of 80 rows.
+        {.batch = 8, .heads = 64, .kv_heads = 8, .q_len = 4096, .kv_len = 4096, .causal = true},
+        {.q_len = 4096, .kv_len = 4096},
+        {.dtype = DType::f16, .dim = 128, .value_dim = 128},
+        {.heads = 8, .q_len = 4096, .kv_len = 4096, .causal = true},
     };
     bool deterministic = false;
     for (const Problem& problem : problems) {

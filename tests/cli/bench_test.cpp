@@ -356,6 +356,8 @@ TEST(BenchCommand, BadInputIsStatus2AndNamed) {
     expect_error({"compile", "--arch", "tpu"}, "tpu");
     expect_error({"compile", "--arch", "sm_90a", "--head-dim", "64"}, "--arch or --head-dim");
     expect_error({"compile", "--case", "norm"}, "--case of compile with --arch");
+    expect_error({"compile", "--arch", "sm_90a", "--case", "nothing"},
+                 "program's name but got nothing");
     expect_error({"attention", "--engine", "tiles"}, "--engine");
     expect_error({"attention", "--precision", "tf32"}, "--precision with --device cuda");
     expect_error({"attention", "--precision", "tf32", "--dtype", "bf16"}, "--dtype f32");

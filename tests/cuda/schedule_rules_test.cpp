@@ -132,6 +132,24 @@ TEST(ScheduleRules, LoadsAreNotAheadWhereThreadsCopyOperands) {
     EXPECT_FALSE(is_ahead(4));
 }
 
+TEST(ScheduleRules, LoadsAreNotAheadWhereTheyTakeSlotsThatKeepProductsInFlight) {
+    testing_support::Product options = kMatmul;
+    options.rest = true;
+    options.epilogue = testing_support::with_shapes(
+        "%fr = cast %rest : f32TILE\n%s = add %d, %fr : f32TILE\n%p = cast %s : bf16TILE\n"
+        "store %w[%i : 256, %j : 256], %p\n%e = tanh %s : f32TILE\n%q = cast %e : bf16TILE",
+        256, 256);
+    std::string text = testing_support::product(options).text;
+    const std::string end = ") grid";
+    text.replace(text.find(end), end.size(),
+                 fmt::format(", %w: ref<bf16[{}, {}]>) grid", options.m, options.n));
+    const ir::Function function = ir::parse(text);
+    const std::string form = print(schedule(function, dense_target(function)));
+    EXPECT_EQ(form.find("read_panel"), std::string::npos);
+    EXPECT_NE(form.find("slots 3"), std::string::npos);
+    EXPECT_NE(form.find("pending 1"), std::string::npos);
+}
+
 TEST(ScheduleRules, OfChainsAreCheckedInProgramsThatBreakThem) {
     const Breach breaches[] = {
         {"V4", Level::staged, "@value_tile2 dtype @bf16 rows 128",

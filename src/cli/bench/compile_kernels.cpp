@@ -14,6 +14,7 @@
 #include "cuda/runtime/compiler.h"
 #include "cuda/schedule/schedule.h"
 #include "ir/parse.h"
+#include "support/check.h"
 
 namespace tilewright::cli {
 namespace {
@@ -49,8 +50,10 @@ std::vector<std::pair<std::string, Builtin>> programs(DType dtype) {
 void bench_compile_kernels(const BenchOptions& options, Report& report) {
     cuda::Target target = cuda::target_of(options.arch);
     constexpr int kMost = 9;
+    bool any = false;
     for (const auto& [name_, program] : programs(options.dtype)) {
         if (name_.find(options.only) == std::string::npos) continue;
+        any = true;
         const ir::Function function = ir::parse(program.call.ir(program.inputs, false));
         target.facts =
             cuda::facts_of_dense(function, cuda::schedule::may_copy(function, target.arch));
@@ -75,6 +78,10 @@ void bench_compile_kernels(const BenchOptions& options, Report& report) {
             report.add(row);
         }
         report.print();
+    }
+    if (!any) {
+        user_error("bench", "expected --case with a part of a program's name but got {}",
+                   options.only);
     }
 }
 

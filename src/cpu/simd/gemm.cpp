@@ -142,7 +142,7 @@ struct Panel {
     Scale<T> scale;    // of the panel's part of C
     std::size_t tail;  // lanes of a partial panel
     NextLines* next;
-    bool is_far = false;  // see GemmArgs
+    bool prefetch_c = false;  // see GemmArgs
 };
 
 // g++ otherwise folds the load of a vector of B into each of its uses: one load per FMA.
@@ -168,7 +168,7 @@ HWY_INLINE void block(const Panel<Product>& p, std::int64_t row) {
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
     }
-    if (p.is_far) {
+    if (p.prefetch_c) {
         for (int r = 0; r < kRows; ++r) {
             for (int v = 0; v < kVectors; ++v) {
                 __builtin_prefetch(p.c + (row + r) * p.ldc + v * kLanes, 1);
@@ -484,7 +484,7 @@ void gemm(const GemmArgs& g) {
         p.k = std::min(depth, g.k - k);
         p.a = static_cast<const T*>(g.a) + k * g.a_col;
         p.accumulate = g.accumulate || k > 0;
-        p.is_far = g.is_far && k == 0;
+        p.prefetch_c = g.prefetch_c && k == 0;
         const Scale<T> scale = scale_at<T>(g, k);
         p.scale = scale;
         p.b = static_cast<const T*>(g.b) + k * g.ldb;

@@ -20,7 +20,7 @@ struct Panel {
     float* c;
     std::int64_t ldc;
     std::int64_t m, k;
-    bool accumulate, is_far;
+    bool accumulate, prefetch_c;
     const float* row_scale;   // from row 0 on, or null
     const float* lane_scale;  // from the panel's first lane on, or null
     float* maxima;            // the same
@@ -69,7 +69,7 @@ void block(const Panel& p, std::int64_t row) {
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
     }
-    if (p.is_far) {
+    if (p.prefetch_c) {
         for (int r = 0; r < kRows; ++r) {
             for (int v = 0; v < kVectors; ++v) {
                 __builtin_prefetch(p.c + (row + r) * p.ldc + v * kLanes, 1);
@@ -146,7 +146,7 @@ void avx512_gemm_bf16_pairs(const GemmArgs& g) {
         p.k = g.k - k < depth ? g.k - k : depth;
         p.a = static_cast<const std::uint32_t*>(g.a) + k * g.a_col;
         p.accumulate = g.accumulate || k > 0;
-        p.is_far = g.is_far && k == 0;
+        p.prefetch_c = g.prefetch_c && k == 0;
         p.row_scale = k == 0 ? static_cast<const float*>(g.row_scale) : nullptr;
         const float* lane_scale = k == 0 ? static_cast<const float*>(g.lane_scale) : nullptr;
         for (std::int64_t n = 0; n < g.n;) {

@@ -59,7 +59,7 @@ struct GemmArgs {
     const void* next_a = nullptr;
     /// C is in an array, and probably in no cache. Stores wait for one line after the other, so
     /// lines are prefetched before the products that go there.
-    bool is_far = false;
+    bool prefetch_c = false;
     /// Not nullptr: maxima[n] becomes the maximum of itself and the new C(m, n) of all m; NaN
     /// propagates. Only for `Kernels::gemm_bf16_pairs`, where `finds_maxima` says so.
     float* maxima = nullptr;
@@ -152,7 +152,8 @@ struct Kernels {
     /// from the last row to the first; immediate[1] not 0: out(r, l) excludes in[0](r, l).
     StripFunction (*scan_rows)(ir::Reduction kind, DType dtype) = nullptr;
     /// The same along the lanes of each row, with accumulator[r]. Floats are combined in an order
-    /// that depends only on `lanes`.
+    /// that depends on `lanes` and, for logsumexp, on the values. immediate[2] not 0: the strip
+    /// has whole rows, so that the next one begins elsewhere.
     StripFunction (*scan_lanes)(ir::Reduction kind, DType dtype) = nullptr;
     /// From f16 or bf16 to the same dtype; the carries are f32. May be nullptr or give nullptr.
     StripFunction (*scan_lanes_in_f32)(ir::Reduction kind, DType dtype) = nullptr;

@@ -65,7 +65,7 @@ class LogSumExpRow {
     void carry_on_from(V before) {
         state_ = LogSumExp<T>(before);
         excess_ = hn::Zero(D());
-        end_of_unit_ = hn::Zero(D());
+        reciprocal_of_unit_ = log_of_unit_ = end_of_unit_ = hn::Zero(D());
     }
 
     /// step(l, number) for every vector in the order of the scan, by fours and then one by one; l

@@ -4,12 +4,11 @@
 #include <algorithm>
 
 #include "cuda/schedule/pipeline_dots.h"
+#include "cuda/schedule/stage.h"
 #include "cuda/schedule/tools.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
-
-constexpr int kSlotsInFlight = 3;  // one is read, one waited for, one loaded
 
 class Waits {
   public:

@@ -220,16 +220,30 @@ class Staging {
                                          is_multiple(made->operands[1], of, loop));
     }
 
-    /// As many as fit, up to eight.
+    std::int64_t most_slots(const Channel& channel) const {
+        return slots_of_ring(p_, room_for_slots(p_) / channel.bytes, kMostSlots);
+    }
+
+    /// As many as fit, up to eight. A load ahead of the epilogue must not take those that keep
+    /// products in flight.
     void slots(Channel& channel) {
-        const std::int64_t room = room_for_slots(p_);
-        const std::int64_t slots = slots_of_ring(p_, room / channel.bytes, kMostSlots);
+        std::int64_t slots = most_slots(channel);
+        if (slots < kSlotsInFlight) {
+            load_in_epilogue();
+            slots = most_slots(channel);
+        }
         if (slots < 2) {
             throw Refused(
                 fmt::format("shared memory has no room for two slots of {} bytes", channel.bytes));
         }
         channel.slots = static_cast<int>(slots);
         for (Buffer& buffer : p_.buffers) buffer.slots = channel.slots;
+    }
+
+    void load_in_epilogue() {
+        for (Instruction& made : p_.body.body) {
+            std::erase_if(made.attributes, [](const Attribute& of) { return of.name == "ahead"; });
+        }
     }
 
     Program& p_;

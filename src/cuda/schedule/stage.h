@@ -21,6 +21,9 @@ std::int64_t room_for_slots(const Program& program);
 /// layout of an accumulator.
 bool is_bulk_store(const Program& program, const Instruction& store);
 
+/// Slots with which an iteration's product stays in flight: one is read, one waited for, one
+/// loaded.
+inline constexpr int kSlotsInFlight = 3;
 /// Slots, of a panel of 64 columns each, for a load that TMA does ahead of the epilogue.
 inline constexpr int kAheadSlots = 2;
 

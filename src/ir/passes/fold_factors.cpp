@@ -60,7 +60,9 @@ class FoldFactors {
     /// f((x a) b + c), where c need not be constant.
     void sum_before(Instruction& made, std::vector<Instruction>& to) {
         const Instruction* const sum = definitions_.of(made.operands[0]);
-        if (sum == nullptr || sum->op != Op::fma) return;
+        // For another reader the sum would be computed twice.
+        if (sum == nullptr || sum->op != Op::fma || definitions_.readers(sum->result()).size() > 1)
+            return;
         const auto outer = product_of(*sum);
         if (!outer) return;
         const auto inner = product(outer->of);

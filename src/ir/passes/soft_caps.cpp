@@ -95,7 +95,8 @@ class SoftCaps {
         std::vector<Value> factors;
         double constant = 1;
         int constants = 0;
-        if (!collect(made, factors, constant, constants) || constants < 2 || factors.size() < 2) {
+        if (!collect(made, factors, constant, constants) || constants < 2 || factors.size() < 2 ||
+            !is_usual(constant)) {
             return;
         }
         const Type type = function_.type(made.result());
@@ -110,14 +111,18 @@ class SoftCaps {
     bool is_product(const Instruction& made) const {
         return made.op == Op::mul && function_.type(made.result()).dtype == DType::f32;
     }
-    /// False where a constant is so large or small that the order of factors might matter.
+    /// Not so large or small that the order of factors might matter.
+    static bool is_usual(double constant) {
+        constexpr double kMost = 0x1p20;
+        return std::abs(constant) <= kMost && std::abs(constant) >= 1 / kMost;
+    }
+    /// False where a constant is unusual.
     bool collect(const Instruction& made, std::vector<Value>& factors, double& constant,
                  int& constants) const {
-        constexpr double kMost = 0x1p20;
         for (Value operand : made.operands) {
             const Instruction* const inner = definitions_.of(operand);
             if (const auto by = definitions_.constant(operand)) {
-                if (!(std::abs(*by) <= kMost && std::abs(*by) >= 1 / kMost)) return false;
+                if (!is_usual(*by)) return false;
                 constant *= *by;
                 ++constants;
             } else if (inner != nullptr && is_product(*inner) && !squared(*inner) &&
