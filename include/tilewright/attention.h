@@ -104,11 +104,11 @@ struct AttentionGradients {
 
 /// softmax(mask(score_mod(scale * Q K^T))) V (Vaswani et al., 2017), without storing the scores
 /// (FlashAttention, Dao et al., 2022). query (B, Hq, L, E), key (B, Hkv, S, E) and value (B, Hkv,
-/// S, Ev) have one dtype, f32, f64, f16 or bf16, and any strides and lengths. Hq is a multiple of
-/// Hkv: query head h reads kv head h / (Hq / Hkv), and mods see the query head. All tensors and
-/// captures are on one device (cu_seqlens may be in CPU memory); on a GPU the work goes to this
-/// thread's stream (`set_cuda_stream`) and nothing waits for it. UserError for arguments that do
-/// not match.
+/// S, Ev) have one dtype, f32, f64, f16 or bf16, any strides, and lengths up to 2^30. Hq is a
+/// multiple of Hkv: query head h reads kv head h / (Hq / Hkv), and mods see the query head. All
+/// tensors and captures are on one device (cu_seqlens may be in CPU memory); on a GPU the work goes
+/// to this thread's stream (`set_cuda_stream`) and nothing waits for it. UserError for arguments
+/// that do not match.
 AttentionOutput attention(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionOptions& options = {});
 

@@ -11,13 +11,12 @@
 #include "ir/passes/cse.h"
 #include "ir/passes/dce.h"
 #include "ir/passes/fold.h"
-#include "ir/passes/fold_factors.h"
 #include "ir/passes/inline.h"
 #include "ir/passes/licm.h"
 #include "ir/passes/pipeline.h"
-#include "ir/passes/soft_caps.h"
 #include "ir/print.h"
 #include "ir/verify.h"
+#include "tests/ir/run_pass.h"
 #include "tilewright/error.h"
 
 namespace tilewright::ir {
@@ -25,24 +24,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr std::string_view kHead =
-    "func @f(%x: ref<f32[64]>, %y: ref<f32[64]>, %n: i64, %a: f32, %p: ref<f32[?]> alias 1, "
-    "%q: ref<f32[?]> alias 1, %c: bool) grid [4] {\n";
-
-// The body of a kernel with the parameters above.
-Function kernel(std::string_view body) {
-    return parse(std::string(kHead) + "  %0 = constant 0 : i64\n  %1 = constant 1 : i64\n" +
-                 "  %16 = constant 16 : i64\n" + std::string(body) + "  yield\n}\n");
-}
-
-template <typename Pass>
-std::string after(Pass pass, std::string_view body) {
-    Function f = kernel(body);
-    pass(f);
-    verify(f);
-    return print(f);
-}
 
 template <typename Pass>
 int count(Pass pass, std::string_view body, Op op) {
@@ -516,93 +497,6 @@ TEST(Inline, RefusesWhatIsNotElementwise) {
               "for_loop %i = %z, %h, %o carry (%a = %s) : f32 {\n    yield %a\n  }\n  yield "
               "%r\n"),
         HasSubstr("expected loop bounds in @mod"));
-}
-
-TEST(SoftCaps, AreApproximateWhereOnlyTheAbsoluteErrorMatters) {
-    const auto all_after = [](std::string_view readers) {
-        return after(soft_caps, "  %t = tanh %a : f32\n" + std::string(readers));
-    };
-    // 20 tanh(a), and (1 + tanh(a)) (1 - tanh(a)) for its derivative.
-    const std::string capped = all_after(
-        "  %k = constant 20 : f32\n  %i = constant 1 : f32\n  %s = mul %k, %t : f32\n  store "
-        "%y[%0], %s\n  %u = add %i, %t : f32\n  %v = sub %i, %t : f32\n  %d = mul %u, %v : f32\n"
-        "  store %y[%1], %d\n");
-    EXPECT_THAT(capped, HasSubstr("approx"));
-    EXPECT_THAT(capped, Not(HasSubstr("tanh")));
-    // A large factor, another value, and a result of its own.
-    for (const char* reader : {"  %k = constant 200 : f32\n  %s = mul %k, %t : f32\n",
-                               "  %s = mul %t, %a : f32\n", "  %s = neg %t : f32\n"}) {
-        EXPECT_THAT(all_after(std::string(reader) + "  store %y[%0], %s\n"), HasSubstr("tanh"))
-            << reader;
-    }
-    EXPECT_THAT(all_after("  store %y[%0], %t\n"), HasSubstr("tanh"));
-}
-
-TEST(SoftCaps, HaveShortDerivatives) {
-    const std::string head = "  %t = tanh %a : f32\n  %i = constant 1 : f32\n";
-    const std::string by_sums =
-        "  %u = add %i, %t : f32\n  %v = sub %i, %t : f32\n  %d = mul %v, %u : f32\n";
-    const std::string by_square = "  %u = mul %t, %t : f32\n  %d = sub %i, %u : f32\n";
-    for (const std::string& derivative : {by_sums, by_square}) {
-        // g 20 (1 - t^2) 0.05, as differentiation leaves it.
-        const std::string text =
-            after(soft_caps, head + derivative +
-                                 "  %cap = constant 20 : f32\n  %f = constant 0.05 : f32\n"
-                                 "  %g = mul %a, %cap : f32\n  %h = mul %g, %d : f32\n"
-                                 "  %r = mul %h, %f : f32\n  store %y[%0], %r\n");
-        EXPECT_THAT(text, Not(HasSubstr("constant 20"))) << text;
-        EXPECT_THAT(text, Not(HasSubstr("constant 0.05"))) << text;
-        EXPECT_THAT(text, Not(HasSubstr(" = sub "))) << text;
-        EXPECT_THAT(text, HasSubstr("= neg ")) << text;
-    }
-    // Without a soft cap, and with factors that are too large, nothing changes.
-    const std::string scaled =
-        "  %cap = constant 20 : f32\n  %f = constant 0.1 : f32\n"
-        "  %g = mul %a, %cap : f32\n  %h = mul %g, %a : f32\n"
-        "  %r = mul %h, %f : f32\n  store %y[%0], %r\n";
-    EXPECT_THAT(after(soft_caps, scaled), HasSubstr("constant 20"));
-    std::string large = head + "  %s = mul %i, %t : f32\n  store %y[%1], %s\n" + scaled;
-    large.replace(large.find("constant 20"), 11, "constant 1e10");
-    EXPECT_THAT(after(soft_caps, large), HasSubstr("constant 10000000000"));
-}
-
-TEST(FoldFactors, JoinsFactorsOfASumBeforeAFunction) {
-    const std::string text =
-        after(fold_factors,
-              "  %cap = constant 20 : f32\n  %l = constant 1.5 : f32\n  %s = mul %cap, %a : f32\n"
-              "  %u = fma %s, %l, %a : f32\n  %e = exp2 %u approx : f32\n  store %y[%0], %e\n");
-    EXPECT_THAT(text, HasSubstr("constant 30 : f32"));
-    EXPECT_THAT(text, Not(HasSubstr(" = mul ")));
-}
-
-TEST(FoldFactors, AddsWhatFollows) {
-    const std::string text = after(
-        fold_factors,
-        "  %l = logistic %a approx : f32\n  %two = constant 2 : f32\n  %less = constant -1 : f32\n"
-        "  %cap = constant 5 : f32\n  %off = constant 7 : f32\n  %m = fma %l, %two, %less : f32\n"
-        "  %r = fma %m, %cap, %off : f32\n  store %y[%0], %r\n");
-    EXPECT_THAT(text, HasSubstr("constant 10 : f32"));
-    EXPECT_THAT(text, HasSubstr("constant 2 : f32"));  // 7 - 5
-    EXPECT_THAT(text, Not(HasSubstr("constant 7 : f32")));
-}
-
-TEST(FoldFactors, JoinsConstantsAroundApproximateFunctions) {
-    const std::string scaled =
-        "  %j = constant 0.25 : f32\n  %k = constant 3 : f32\n  %s = mul %a, %j : f32\n"
-        "  %u = mul %k, %s : f32\n";
-    const std::string rest =
-        "  %two = constant 2 : f32\n  %less = constant -1 : f32\n  %cap = constant 5 : f32\n"
-        "  %m = fma %l, %two, %less : f32\n  %r = mul %cap, %m : f32\n  store %y[%0], %r\n";
-    const std::string folded =
-        after(fold_factors, scaled + "  %l = logistic %u approx : f32\n" + rest);
-    EXPECT_THAT(folded, HasSubstr("constant 0.75 : f32"));
-    EXPECT_THAT(folded, HasSubstr("constant 10 : f32"));
-    EXPECT_THAT(folded, HasSubstr("constant -5 : f32"));
-    EXPECT_THAT(folded, Not(HasSubstr("constant 3 : f32")));
-    // The accurate function keeps its operand's bits, and its result's.
-    const std::string kept = after(fold_factors, scaled + "  %l = logistic %u : f32\n" + rest);
-    EXPECT_THAT(kept, Not(HasSubstr("constant 0.75 : f32")));
-    EXPECT_THAT(kept, Not(HasSubstr("constant 10 : f32")));
 }
 
 TEST(Pipeline, RunsEveryPassAndReports) {
