@@ -455,9 +455,12 @@ struct Print {
     std::vector<Tile> operands;
 };
 
+struct View;
+
 /// Does the next `count` instructions, which are on small tiles and scalars, as machine code.
 struct MachineCode {
-    void (*function)(std::byte* arena, std::uint64_t* slots, const std::byte* constants) = nullptr;
+    void (*function)(std::byte* arena, std::uint64_t* slots, const std::byte* constants,
+                     const View* views) = nullptr;
     std::size_t count = 0;
 };
 

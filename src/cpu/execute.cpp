@@ -207,7 +207,7 @@ inline bool execute_control(Frame& frame, const Instruction& instruction, std::s
 }
 
 void execute(const Frame& frame, const MachineCode& code) {
-    code.function(frame.arena, frame.slots, frame.program->constants.data());
+    code.function(frame.arena, frame.slots, frame.program->constants.data(), frame.views);
 }
 
 struct TileExecutor {

@@ -16,11 +16,12 @@ constexpr std::int64_t kMostSteps = 8192;
 
 }  // namespace
 
-SmallChain::SmallChain(const Program& program, const Chain& chain, ConstantPool& pool, bool wide,
-                       int registers)
+SmallChain::SmallChain(const Program& program, const Chain& chain, ConstantPool& pool,
+                       const KnownSlots& known, bool wide, int registers)
     : program_(program),
       chain_(chain),
       pool_(pool),
+      known_(known),
       encoder_(wide),
       vector_lanes_(wide ? 16 : 8),
       vectors_(ceil_div(chain.lanes, vector_lanes_)),
@@ -28,16 +29,31 @@ SmallChain::SmallChain(const Program& program, const Chain& chain, ConstantPool&
     for (int i = registers; i-- > 0;) free_.push_back(i);
 }
 
-bool SmallChain::is_known() const {
+bool SmallChain::always_has_memory(std::uint32_t view) const {
+    return std::any_of(program_.code.begin(), program_.code.end(), [&](const Instruction& i) {
+        const auto* store = std::get_if<StoreView>(&i);
+        return store != nullptr && store->view == view && store->copy.home != Home::none;
+    });
+}
+
+bool SmallChain::is_known(bool views) const {
     const std::int64_t count = chain_.rows * vectors_ * vector_lanes_;
     if (!chain_.fused.empty() || chain_.rows < 1 || chain_.lanes < 1 ||
         chain_.lanes > chain_.width || count > kMostSmallElements ||
         count * static_cast<std::int64_t>(chain_.ops.size()) > kMostSteps)
         return false;
+    const bool stores = std::any_of(chain_.ops.begin(), chain_.ops.end(),
+                                    [](const StripOp& op) { return op.stored_ref >= 0; });
     for (const StripOp& op : chain_.ops) {
-        if (op.stored_ref >= 0 || op.sum.home != Home::none || !has_address(op.out)) return false;
+        const bool stored = op.stored_ref >= 0;
+        if (op.sum.home != Home::none || (stored ? op.num_inputs != 1 : !has_address(op.out)))
+            return false;
+        if (stored && !(views && is_row_of_view(op.out) && always_has_memory(op.out.index)))
+            return false;
         for (int k = 0; k < op.num_inputs; ++k) {
-            if (!has_address(op.in[static_cast<std::size_t>(k)])) return false;
+            // Rows are not stored before others are read.
+            const StripSource& in = op.in[static_cast<std::size_t>(k)];
+            if (!has_address(in) && !(views && !stores && is_row_of_view(in))) return false;
         }
         // What an op writes is read row by row, or not here.
         for (const StripOp& other : chain_.ops) {
@@ -150,15 +166,32 @@ bool SmallChain::is_gentle_select(const StripOp& op) {
 }
 
 bool SmallChain::load_base(const Affine& form) {
-    encoder_.load_constant(rcx, static_cast<std::uint64_t>(form.constant));
+    std::int64_t constant = form.constant;
     for (const Affine::Term& term : form.terms) {
         if (term.dtype != DType::i32 || std::abs(term.coefficient) > kSteep) return false;
+        if (const auto slot = known_.find(term.slot); slot != known_.end())
+            constant += term.coefficient * static_cast<std::int32_t>(slot->second);
+    }
+    encoder_.load_constant(rcx, static_cast<std::uint64_t>(constant));
+    for (const Affine::Term& term : form.terms) {
+        if (known_.contains(term.slot)) continue;
         encoder_.load_signed_32(rax, rsi, 8 * static_cast<std::int32_t>(term.slot));
         encoder_.fixed({0x48, 0x69, 0xC0});  // imul rax, rax, coefficient
         encoder_.word(static_cast<std::int32_t>(term.coefficient));
         encoder_.fixed({0x48, 0x01, 0xC1});  // add rcx, rax
     }
     return true;
+}
+
+std::optional<std::int64_t> SmallChain::known_base(const Affine& form) const {
+    std::int64_t base = form.constant;
+    for (const Affine::Term& term : form.terms) {
+        const auto slot = known_.find(term.slot);
+        if (term.dtype != DType::i32 || std::abs(term.coefficient) > kSteep || slot == known_.end())
+            return {};
+        base += term.coefficient * static_cast<std::int32_t>(slot->second);
+    }
+    return base;
 }
 
 void SmallChain::limit_base() {
@@ -169,13 +202,14 @@ void SmallChain::limit_base() {
     }
 }
 
-std::int32_t SmallChain::steps(const Affine& form, std::int64_t v) {
+std::array<std::int32_t, ConstantPool::kLanes> SmallChain::steps(const Affine& form,
+                                                                 std::int64_t v) const {
     std::array<std::int32_t, ConstantPool::kLanes> steps{};
     for (std::int64_t l = 0; l < vector_lanes_; ++l) {
         steps[static_cast<std::size_t>(l)] =
             static_cast<std::int32_t>(form.row * row_ + form.lane * (v * vector_lanes_ + l));
     }
-    return pool_.at(steps);
+    return steps;
 }
 
 }  // namespace tilewright::cpu

@@ -17,8 +17,8 @@ namespace tilewright::cpu {
 class SmallChain {
   public:
     /// `registers`: those that hold values.
-    SmallChain(const Program& program, const Chain& chain, ConstantPool& pool, bool wide,
-               int registers);
+    SmallChain(const Program& program, const Chain& chain, ConstantPool& pool,
+               const KnownSlots& known, bool wide, int registers);
 
   protected:
     /// Where code finds memory: rdi is the arena, rsi the slots, rdx the constants.
@@ -30,7 +30,8 @@ class SmallChain {
     static constexpr std::int64_t kSteep = std::int64_t{1} << 20;
     static constexpr std::int64_t kMostOfForm = std::int64_t{1} << 30;
 
-    bool is_known() const;
+    /// `views`: whether operands may be rows of views, and stores go there.
+    bool is_known(bool views) const;
     Address address(const StripSource& source, std::int64_t row, std::int64_t vector);
     /// The op of this row whose result `source` is; the number of ops if there is none.
     std::size_t maker(const StripSource& source) const;
@@ -61,14 +62,17 @@ class SmallChain {
     /// rcx = the form at row and lane 0, of which words need the lower half alone; false if it has
     /// terms that this code does not know.
     bool load_base(const Affine& form);
+    /// What that is if the slots are known.
+    std::optional<std::int64_t> known_base(const Affine& form) const;
     /// Limits rcx to 2^30 in size: a tile's few elements do not change the sign of what is beyond.
     void limit_base();
-    /// Where the pool has what the form adds to its base in the lanes of vector v.
-    std::int32_t steps(const Affine& form, std::int64_t v);
+    /// What the form adds to its base in the lanes of vector v.
+    std::array<std::int32_t, ConstantPool::kLanes> steps(const Affine& form, std::int64_t v) const;
 
     const Program& program_;
     const Chain& chain_;
     ConstantPool& pool_;
+    const KnownSlots& known_;
     x86::Encoder encoder_;
     std::int64_t vector_lanes_, vectors_ = 1, row_ = 0;
     int tail_ = 0;  ///< lanes of a row's last vector, if it is not whole
@@ -81,6 +85,11 @@ class SmallChain {
   private:
     static bool same_places(const StripSource& a, const StripSource& b);
     static bool has_address(const StripSource& source);
+    static bool is_row_of_view(const StripSource& source) {
+        return source.home == Home::view && is_word(source.dtype) && source.offset == 0 &&
+               source.view_lane_axis >= 0;
+    }
+    bool always_has_memory(std::uint32_t view) const;
 };
 
 }  // namespace tilewright::cpu

@@ -1,13 +1,15 @@
-// Writes the machine code of chains on small tiles, row by row without loops.
+// Writes the AVX-512 code of chains on small tiles, row by row without loops.
 #include "cpu/small_tile_code.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <limits>
 #include <utility>
 
+#include "cpu/execute.h"
 #include "cpu/simd/x86_opcodes.h"
 #include "cpu/small_chain.h"
+#include "cpu/vector_code.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -17,167 +19,111 @@ using ir::Op;
 
 constexpr std::int64_t kVectorLanes = ConstantPool::kLanes;
 
-constexpr Opcode kBroadcastWord{2, 1, 0x7C}, kToFloat{1, 0, 0x5B}, kBlend{2, 1, 0x65},
-    kCompareWords{3, 1, 0x1F}, kSigns{2, 2, 0x39}, kAddWords{1, 1, 0xFE}, kWidenBytes{2, 1, 0x31},
-    kNarrowWords{2, 2, 0x31}, kTest{2, 1, 0x27}, kQuarters{3, 1, 0x23}, kSwapWords{3, 1, 0x04},
-    kPairs{1, 0, 0xC6}, kPermute{2, 1, 0x16}, kBroadcastByte{2, 1, 0x78}, kTestBytes{2, 1, 0x26};
-constexpr int kTail = 1;  ///< mask of the lanes of a row's last vector
-
-/// Values of 32 bits from zmm0 on, what steps need from here on; masks from k2 to k7.
-constexpr int kScratch = 26, kFirstMask = 2, kMasks = 8;
+constexpr Opcode kToFloat{1, 0, 0x5B}, kCompareWords{3, 1, 0x1F}, kAddWords{1, 1, 0xFE},
+    kSwapWords{3, 1, 0x04}, kQuarters{3, 1, 0x23}, kPairs{1, 0, 0xC6}, kPermute{2, 1, 0x16};
 
 /// Writes the code of one chain, row by row without loops.
 class ChainCompiler : public SmallChain {
   public:
-    ChainCompiler(const Program& program, const Chain& chain, ConstantPool& pool)
-        : SmallChain(program, chain, pool, true, kScratch) {
-        for (int mask = kMasks - 1; mask >= kFirstMask; --mask) free_masks_.push_back(mask);
-    }
+    ChainCompiler(VectorCode& code, const Program& program, const Chain& chain, ConstantPool& pool,
+                  const KnownSlots& known)
+        : SmallChain(program, chain, pool, known, true, 0), code_(code) {}
 
-    /// `keeps`: operands that are the same for all rows have registers of their own.
-    std::optional<std::vector<std::uint8_t>> compile(bool keeps) {
-        if (!is_known()) return std::nullopt;
-        if (tail_ != 0) set_mask(kTail, tail_);
-        if (keeps) keep_operands();
+    bool compile() {
+        if (!is_known(true)) return false;
+        values_.resize(chain_.ops.size());
         for (row_ = 0; row_ < chain_.rows; ++row_) {
             for (op_ = 0; op_ < chain_.ops.size(); ++op_) {
-                if (!compile_op(chain_.ops[op_])) return std::nullopt;
-                drop_read();
+                if (!compile_op(chain_.ops[op_])) return false;
             }
-            for (auto& value : values_) give_back(value);
         }
-        for (const auto& [at, registers] : sums_) {
+        for (const auto& [at, sums] : sums_) {
             for (std::int64_t v = 0; v < vectors_; ++v)
-                store_words(registers[static_cast<std::size_t>(v)],
-                            address(chain_.ops[at].out, 0, v), v);
+                code_.store(place(chain_.ops[at].out, 0, v), sums[static_cast<std::size_t>(v)],
+                            lanes(v));
         }
-        if (failed_) return std::nullopt;
-        return encoder_.code();
+        return !failed_;
     }
 
   private:
-    /// What an op has made of the row: words or masks, one register for each vector.
-    struct Value {
-        bool masks = false;
-        std::vector<int> registers;
-    };
+    using Value = VectorCode::Value;
+    /// What an op has made of the row: a vector or mask for each vector of the row.
+    using Values = std::vector<Value>;
 
-    // ---- Registers.
+    int lanes(std::int64_t v) const { return is_tail(v) ? tail_ : VectorCode::kLanes; }
+    VectorCode::Address place(const StripSource& source, std::int64_t row, std::int64_t v) {
+        const Address at = address(source, row, v);
+        return {at.base, at.offset};
+    }
+    std::optional<std::uint64_t> known_slot(const StripSource& in) const {
+        const auto found = in.home == Home::slot ? known_.find(in.index) : known_.end();
+        return found == known_.end() ? std::nullopt : std::optional(found->second);
+    }
 
-    Value new_value(bool masks) {
-        Value value{masks, {}};
-        for (std::int64_t v = 0; v < vectors_; ++v)
-            value.registers.push_back(take(masks ? free_masks_ : free_));
-        return value;
-    }
-    void give_back(Value& value) {
-        auto& free = value.masks ? free_masks_ : free_;
-        free.insert(free.end(), value.registers.begin(), value.registers.end());
-        value.registers.clear();
-    }
-    /// Gives back what no later op reads.
-    void drop_read() {
-        for (std::size_t made = 0; made <= op_ && made < values_.size(); ++made) {
-            if (values_[made].registers.empty()) continue;
-            if (is_done(made)) give_back(values_[made]);
-        }
-    }
     // ---- Operands.
 
-    /// Loads what every row reads again, as long as there are registers to spare.
-    void keep_operands() {
-        constexpr std::size_t kWorking = 14, kWorkingMasks = 4;
-        if (chain_.rows == 1) return;
-        for (const StripOp& op : chain_.ops) {
-            for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k) {
-                const StripSource& in = op.in[k];
-                const bool masks = in.dtype == DType::boolean;
-                const std::size_t left = masks ? free_masks_.size() : free_.size();
-                const std::size_t needed =
-                    static_cast<std::size_t>(vectors_) + (masks ? kWorkingMasks : kWorking);
-                if (in.row_stride != 0 || in.home == Home::strip || is_written(in) ||
-                    left < needed || kept_register(in, 0) >= 0)
-                    continue;
-                Value value = new_value(masks);
-                for (std::int64_t v = 0; v < vectors_; ++v) {
-                    const int to = value.registers[static_cast<std::size_t>(v)];
-                    masks ? void(mask(op, k, v, to)) : load_words(in, v, to);
-                }
-                kept_.emplace_back(in, std::move(value.registers));
-            }
-        }
+    VectorCode::InView in_view(const StripSource& source, std::int64_t v) const {
+        return {source.index, source.view_row_axis, row_, v * kVectorLanes};
     }
-    void load_words(const StripSource& in, std::int64_t v, int to) {
-        const Address from = address(in, row_, v);
-        encoder_.vector_memory(in.lane_stride == 0 ? kBroadcast : kLoad, to, 0, from.base,
-                               from.offset);
-    }
-
-    /// The words of operand k, vector v: where they are, or loaded to a register of its own.
-    int words(const StripOp& op, std::size_t k, std::int64_t v) {
+    Value words(const StripOp& op, std::size_t k, std::int64_t v) {
         const StripSource& in = op.in[k];
         if (!is_word(in.dtype)) failed_ = true;
-        const std::size_t made = maker(in);
-        if (made < chain_.ops.size()) return made_register(made, v, false);
-        if (const int kept = kept_register(in, v); kept >= 0) return kept;
-        const int to = kScratch + static_cast<int>(k);
-        load_words(in, v, to);
-        return to;
+        if (const std::size_t made = maker(in); made < chain_.ops.size())
+            return made_value(made, v);
+        if (const auto slot = known_slot(in)) return code_.splat(static_cast<std::int32_t>(*slot));
+        if (in.home == Home::view) return code_.load(in_view(in, v), lanes(v));
+        const VectorCode::Address from = place(in, row_, v);
+        if (failed_) return code_.splat(0);
+        if (in.home == Home::constant) return constant(from.offset, in.lane_stride == 0);
+        return in.lane_stride == 0 ? code_.broadcast(from) : code_.load(from, lanes(v));
     }
-    int made_register(std::size_t made, std::int64_t v, bool masks) {
-        const Value& value = values_[made];
-        if (value.masks != masks || value.registers.empty()) {
-            failed_ = true;
-            return 0;
-        }
-        return value.registers[static_cast<std::size_t>(v)];
+    Value made_value(std::size_t made, std::int64_t v) {
+        const Values& values = values_[made];
+        if (!values.empty()) return values[static_cast<std::size_t>(v)];
+        failed_ = true;
+        return code_.splat(0);
     }
-    /// The mask of operand k, or one loaded to `to`.
-    int mask(const StripOp& op, std::size_t k, std::int64_t v, int to) {
+    /// The program's constants are known.
+    Value constant(std::int32_t offset, bool spread) {
+        VectorCode::Words words{};
+        const std::vector<std::byte>& data = program_.constants;
+        const std::size_t start = static_cast<std::size_t>(offset),
+                          end = std::min(start + sizeof(words), data.size());
+        if (end < start + sizeof(words[0])) failed_ = true;
+        if (!failed_) std::memcpy(words.data(), data.data() + start, end - start);
+        return spread ? code_.splat(words[0]) : code_.constant(words);
+    }
+    Value mask(const StripOp& op, std::size_t k, std::int64_t v) {
         const StripSource& in = op.in[k];
         if (in.dtype != DType::boolean) failed_ = true;
-        const std::size_t made = maker(in);
-        if (made < chain_.ops.size()) return made_register(made, v, true);
-        if (const int kept = kept_register(in, v); kept >= 0) return kept;
-        const Address from = address(in, row_, v);
-        const int bytes = kScratch + 3;
-        if (in.lane_stride == 0) {
-            // One byte: more of them may come from several stores, for which a load has to wait.
-            encoder_.vector_memory(kBroadcastByte, bytes, 0, from.base, from.offset);
-            encoder_.vector(kTestBytes, to, bytes, bytes);
-            return to;
-        }
-        encoder_.vector_memory(kWidenBytes, bytes, 0, from.base, from.offset);
-        encoder_.vector(kTest, to, bytes, bytes);
-        return to;
+        if (const std::size_t made = maker(in); made < chain_.ops.size())
+            return made_value(made, v);
+        const auto slot = known_slot(in);
+        if (slot) return code_.mask((*slot & 0xFF) != 0 ? VectorCode::kLanes : 0);
+        const VectorCode::Address from = place(in, row_, v);
+        if (failed_) return code_.mask(0);
+        return in.lane_stride == 0 ? code_.broadcast_mask(from) : code_.load_mask(from, lanes(v));
     }
 
     // ---- Results.
 
-    void store_words(int from, Address to, std::int64_t v) {
-        encoder_.vector_memory(kStore, from, 0, to.base, to.offset, is_tail(v) ? kTail : 0);
-    }
-    void store_mask(int from, Address to, std::int64_t v) {
-        const int ones = kScratch + 3;
-        encoder_.vector_memory(kLoad, ones, 0, rdx, pool_.splat(1), from | kZeros);
-        encoder_.vector_memory(kNarrowWords, ones, 0, to.base, to.offset, is_tail(v) ? kTail : 0);
-    }
-    void keep(const StripOp& op, Value value) {
+    void keep(const StripOp& op, Values values) {
         if (op.out.home != Home::strip) {
             for (std::int64_t v = 0; v < vectors_; ++v) {
-                const int from = value.registers[static_cast<std::size_t>(v)];
-                const Address to = address(op.out, row_, v);
-                value.masks ? store_mask(from, to, v) : store_words(from, to, v);
+                const Value value = values[static_cast<std::size_t>(v)];
+                const VectorCode::Address to = place(op.out, row_, v);
+                op.out.dtype == DType::boolean ? code_.store_mask(to, value, lanes(v))
+                                               : code_.store(to, value, lanes(v));
             }
         }
-        values_.resize(chain_.ops.size());
-        values_[op_] = std::move(value);
+        values_[op_] = std::move(values);
     }
 
     // ---- Ops.
 
     bool compile_op(const StripOp& op) {
         if (failed_) return false;
+        if (op.stored_ref >= 0) return store(op);
         if (op.super == Super::affine_select) return affine_select(op);
         if (op.super != Super::none) return false;
         const bool sums = op.reduction == ir::Reduction::sum && op.in[0].dtype == DType::f32 &&
@@ -194,55 +140,57 @@ class ChainCompiler : public SmallChain {
         }
     }
 
-    bool map(const StripOp& op) {
-        if (!is_map(op)) return false;
-        const DType in = op.in[static_cast<std::size_t>(op.num_inputs) - 1].dtype;
-        const int compared = predicate(op.op, in == DType::f32);
-        const bool masks = op.out.dtype == DType::boolean;
-        const auto opcode = arithmetic(op.op, in);
-        const int logical = op.op == Op::bitwise_and   ? 0x41
-                            : op.op == Op::bitwise_or  ? 0x45
-                            : op.op == Op::bitwise_xor ? 0x47
-                                                       : 0;
-        Value value = new_value(masks);
-        if (failed_) return false;
-        const int spare = masks || op.op == Op::select ? take(free_masks_) : 0;
-        const int other = logical != 0 && masks ? take(free_masks_) : 0;
-        if (failed_) return false;
-        for (std::int64_t v = 0; v < vectors_; ++v) {
-            const int to = value.registers[static_cast<std::size_t>(v)];
-            if (masks && is_word(in)) {
-                const int a = words(op, 0, v), b = words(op, 1, v);
-                encoder_.vector(in == DType::f32 ? kCompareFloats : kCompareWords, to, a, b);
-                encoder_.immediate(compared);
-            } else if (masks) {
-                const int a = mask(op, 0, v, spare), b = mask(op, 1, v, other);
-                encoder_.fixed({0xC5, 0x84 | (~a & 15) << 3, logical, 0xC0 | to << 3 | b});
-            } else if (op.op == Op::select) {
-                const int condition = mask(op, 0, v, spare);
-                const int yes = words(op, 1, v), no = words(op, 2, v);
-                encoder_.vector(kBlend, to, no, yes, condition);
-            } else if (is_root(op)) {
-                encoder_.vector(kSqrt, to, 0, words(op, 0, v));
-            } else if (is_conversion(op)) {
-                encoder_.vector(kToFloat, to, 0, words(op, 0, v));
-            } else if (is_fma(op)) {
-                const int a = words(op, 0, v), b = words(op, 1, v), c = words(op, 2, v);
-                encoder_.vector(kMove, to, 0, a);
-                encoder_.vector(kFma213, to, b, c);
-            } else {
-                const int a = words(op, 0, v), b = words(op, 1, v);
-                encoder_.vector(*opcode, to, a, b);
-            }
-        }
-        if (spare != 0) free_masks_.push_back(spare);
-        if (other != 0) free_masks_.push_back(other);
-        keep(op, std::move(value));
+    bool store(const StripOp& op) {
+        for (std::int64_t v = 0; v < vectors_; ++v)
+            code_.store(in_view(op.out, v), words(op, 0, v), lanes(v));
         return !failed_;
     }
-    /// to = the form in the lanes of vector v, from its base.
-    void add_steps(int to, int base, const Affine& form, std::int64_t v) {
-        encoder_.vector_memory(kAddWords, to, base, rdx, steps(form, v));
+
+    bool map(const StripOp& op) {
+        if (!is_map(op)) return false;
+        Values values;
+        for (std::int64_t v = 0; v < vectors_ && !failed_; ++v) values.push_back(map(op, v));
+        if (!failed_) keep(op, std::move(values));
+        return !failed_;
+    }
+    Value map(const StripOp& op, std::int64_t v) {
+        const DType in = op.in[static_cast<std::size_t>(op.num_inputs) - 1].dtype;
+        const bool masks = op.out.dtype == DType::boolean;
+        if (op.op == Op::select)
+            return code_.blend(mask(op, 0, v), words(op, 1, v), words(op, 2, v));
+        if (masks && !is_word(in)) {
+            const auto logic = op.op == Op::bitwise_and  ? VectorCode::Logic::both
+                               : op.op == Op::bitwise_or ? VectorCode::Logic::either
+                                                         : VectorCode::Logic::one;
+            return code_.logic(logic, mask(op, 0, v), mask(op, 1, v));
+        }
+        const Value a = words(op, 0, v);
+        if (is_root(op)) return code_.unary(kSqrt, a);
+        if (is_conversion(op)) return code_.unary(kToFloat, a);
+        const Value b = words(op, 1, v);
+        if (masks)
+            return code_.compare(in == DType::f32 ? kCompareFloats : kCompareWords, a, b,
+                                 predicate(op.op, in == DType::f32));
+        return is_fma(op) ? code_.fma(a, b, words(op, 2, v))
+                          : code_.binary(*arithmetic(op.op, in), a, b);
+    }
+
+    /// A form at row and lane 0 in all lanes.
+    std::optional<Value> base(const Affine& form, bool limited) {
+        if (auto known = known_base(form)) {
+            if (limited) known = std::clamp(*known, -kMostOfForm, kMostOfForm);
+            return code_.splat(static_cast<std::int32_t>(*known));
+        }
+        encoder_ = Encoder(true);
+        if (!load_base(form)) return {};
+        if (limited) limit_base();
+        VectorCode::Setup setup{encoder_.code(), {}};
+        for (const Affine::Term& term : form.terms)
+            setup.reads.push_back({{rsi, 8 * static_cast<std::int32_t>(term.slot)}, 4});
+        return code_.form(std::move(setup));
+    }
+    Value add_steps(Value base, const Affine& form, std::int64_t v) {
+        return code_.binary(kAddWords, base, code_.constant(steps(form, v)));
     }
 
     /// out = form >= 0 ? in[0] : value. Words that may wrap around are compared as such. Other sums
@@ -250,185 +198,156 @@ class ChainCompiler : public SmallChain {
     bool affine_select(const StripOp& op) {
         if (!is_gentle_select(op)) return false;
         const Affine& form = op.affine;
-        const int base = kScratch + 4, sign = kScratch + 3, otherwise = kScratch + 2,
-                  second_base = kScratch + 5, second = kScratch + 1;
         const bool wraps = !form.words.empty();
-        if (wraps) {
-            if (!load_base(form.words[1])) return false;
-            encoder_.vector(kBroadcastWord, second_base, 0, rcx);
-        }
-        if (!load_base(wraps ? form.words[0] : form)) return false;
-        if (!wraps) limit_base();
-        encoder_.vector(kBroadcastWord, base, 0, rcx);
-        const auto value = std::bit_cast<std::int32_t>(static_cast<float>(op.immediate[3]));
-        encoder_.vector_memory(kLoad, otherwise, 0, rdx, pool_.splat(value));
-        Value result = new_value(false);
-        const int negative = take(free_masks_);
-        if (failed_) return false;
+        const auto first = base(wraps ? form.words[0] : form, !wraps),
+                   second = wraps ? base(form.words[1], false) : first;
+        if (!first || !second) return false;
+        const Value otherwise =
+            code_.splat(std::bit_cast<std::int32_t>(static_cast<float>(op.immediate[3])));
+        Values values;
         for (std::int64_t v = 0; v < vectors_; ++v) {
-            add_steps(sign, base, wraps ? form.words[0] : form, v);
-            if (wraps) {
-                add_steps(second, second_base, form.words[1], v);
-                encoder_.vector(kCompareWords, negative, sign, second);
-                encoder_.immediate(predicate(form.strict ? Op::le : Op::lt, false));
-            } else {
-                encoder_.vector(kSigns, negative, 0, sign);
-            }
-            encoder_.vector(kBlend, result.registers[static_cast<std::size_t>(v)], words(op, 0, v),
-                            otherwise, negative);
+            const Value sign = add_steps(*first, wraps ? form.words[0] : form, v);
+            const Value negative =
+                wraps ? code_.compare(kCompareWords, sign, add_steps(*second, form.words[1], v),
+                                      predicate(form.strict ? Op::le : Op::lt, false))
+                      : code_.signs(sign);
+            values.push_back(code_.blend(negative, otherwise, words(op, 0, v)));
         }
-        free_masks_.push_back(negative);
-        keep(op, std::move(result));
+        keep(op, std::move(values));
         return !failed_;
     }
 
     /// In the order of the vector kernels: whole vectors in groups of four, then the halves.
     bool sum_lanes(const StripOp& op) {
         if (vectors_ > 4 || op.in[0].lane_stride == 0) return false;
-        const int sum = sum_of_vectors(op);
+        const Value sum = sum_of_vectors(op);
         if (failed_) return false;
         const bool together = chain_.rows >= 4 && op.out.row_stride == 1;
-        return together ? sum_with_rows(op, sum) : sum_alone(op, sum);
+        together ? sum_with_rows(op, sum) : sum_alone(op, sum);
+        return !failed_;
     }
-    /// The row's vectors as one, in a register of its own.
-    int sum_of_vectors(const StripOp& op) {
-        const int sum = take(free_), part = kScratch + 4;
-        const std::int64_t whole = chain_.lanes / kVectorLanes;
-        if (whole == 4) {
-            const int second = loaded(op, 1, part);
-            encoder_.vector(kAdd, sum, words(op, 0, 0), second);
-            const int third = loaded(op, 2, part);
-            encoder_.vector(kAdd, part, third, words(op, 0, 3));
-            encoder_.vector(kAdd, sum, sum, part);
-            return sum;
-        }
+    /// The row's vectors as one.
+    Value sum_of_vectors(const StripOp& op) {
+        const auto add = [&](Value a, Value b) { return code_.binary(kAdd, a, b); };
+        if (chain_.lanes / kVectorLanes == 4)
+            return add(add(words(op, 0, 0), words(op, 0, 1)),
+                       add(words(op, 0, 2), words(op, 0, 3)));
+        Value sum = 0;
         for (std::int64_t v = 0; v < vectors_; ++v) {
-            const int to = v == 0 ? sum : part;
-            const bool masked = is_tail(v);
-            if (v > 0 && !masked) {
-                encoder_.vector(kAdd, sum, sum, words(op, 0, v));
-                continue;
-            }
-            encoder_.vector(kMove, to, 0, words(op, 0, v), masked ? kTail | kZeros : 0);
-            if (v > 0) encoder_.vector(kAdd, sum, sum, part);
+            Value part = words(op, 0, v);
+            if (is_tail(v)) part = code_.first_lanes(part, tail_);
+            sum = v == 0 ? part : add(sum, part);
         }
         return sum;
     }
-    int loaded(const StripOp& op, std::int64_t v, int to) {
-        encoder_.vector(kMove, to, 0, words(op, 0, v));
-        return to;
-    }
-    /// Kernels begin with zero, or add one: a sum is never -0.
-    void end_sum(int sum) {
-        const int zero = kScratch + 4;
-        encoder_.vector(kZero, zero, zero, zero);
-        encoder_.vector(kAdd, sum, sum, zero);
-    }
-    bool sum_alone(const StripOp& op, int sum) {
-        const int part = kScratch + 4;
+    // Kernels begin with zero, or add one: a sum is never -0.
+
+    void sum_alone(const StripOp& op, Value sum) {
         // Each half of 128-bit quarters, then of words, comes to the front.
-        for (const int order : {0x4E, 0xB1}) {
-            encoder_.vector(kQuarters, part, sum, sum);
-            encoder_.immediate(order);
-            encoder_.vector(kAdd, sum, sum, part);
-        }
-        for (const int order : {0x4E, 0xB1}) {
-            encoder_.vector(kSwapWords, part, 0, sum);
-            encoder_.immediate(order);
-            encoder_.vector(kAdd, sum, sum, part);
-        }
-        end_sum(sum);
-        const Address to = address(op.out, row_, 0);
-        encoder_.vector_memory(kStoreScalar, sum, 0, to.base, to.offset);
-        free_.push_back(sum);
-        return !failed_;
+        for (const int order : {0x4E, 0xB1})
+            sum = code_.binary(kAdd, sum, code_.binary(kQuarters, sum, sum, order));
+        for (const int order : {0x4E, 0xB1})
+            sum = code_.binary(kAdd, sum, code_.unary(kSwapWords, sum, order));
+        code_.store_element(place(op.out, row_, 0), code_.add_zero(sum));
     }
 
     /// The sums of up to 16 rows: what is left of two rows after half of their lanes were added to
     /// the other half fills one vector. `level` i holds such a vector of 2^i rows.
     struct RowSums {
-        std::array<int, 4> level = {-1, -1, -1, -1};
+        std::array<Value, 4> level = {-1, -1, -1, -1};
     };
-    bool sum_with_rows(const StripOp& op, int sum) {
+    void sum_with_rows(const StripOp& op, Value sum) {
         RowSums& rows = row_sums_[op_];
         const std::int64_t in_vector = row_ % kVectorLanes;
         const bool last = row_ + 1 == chain_.rows || in_vector + 1 == kVectorLanes;
         std::size_t level = 0;
         for (; level < rows.level.size(); ++level) {
-            int& first = rows.level[level];
+            const Value first = rows.level[level];
             if (first < 0 && !last) break;
             // A place without a row repeats the other one.
-            join(first < 0 ? sum : first, sum, level);
-            if (first < 0) continue;
-            free_.push_back(sum);
-            sum = std::exchange(first, -1);
+            sum = join(first < 0 ? sum : first, sum, level);
+            rows.level[level] = -1;
         }
         if (!last) {
             rows.level[level] = sum;
-            return true;
+            return;
         }
-        end_sum(sum);
         // Row r has come to lane `place[r]`.
-        std::array<std::int32_t, kVectorLanes> place;
+        VectorCode::Words order;
         for (std::int32_t r = 0; r < kVectorLanes; ++r)
-            place[static_cast<std::size_t>(r)] = (r & 3) * 4 + (r >> 3 & 1) * 2 + (r >> 2 & 1);
-        const int order = kScratch + 4;
-        encoder_.vector_memory(kLoad, order, 0, rdx, pool_.at(place));
-        encoder_.vector(kPermute, sum, order, sum);
-        const Address to = address(op.out, row_ - in_vector, 0);
-        int mask = 0;
-        if (in_vector + 1 < kVectorLanes) {
-            mask = take(free_masks_);
-            if (failed_) return false;
-            set_mask(mask, in_vector + 1);
-            free_masks_.push_back(mask);
-        }
-        encoder_.vector_memory(kStore, sum, 0, to.base, to.offset, mask);
-        free_.push_back(sum);
-        return !failed_;
+            order[static_cast<std::size_t>(r)] = (r & 3) * 4 + (r >> 3 & 1) * 2 + (r >> 2 & 1);
+        sum = code_.binary(kPermute, code_.constant(order), code_.add_zero(sum));
+        code_.store(place(op.out, row_ - in_vector, 0), sum, static_cast<int>(in_vector) + 1);
     }
-    /// first = the halves of both added: of 256 bits, of 128, of pairs of words, of words.
-    void join(int first, int second, std::size_t level) {
+    /// The halves of both added: of 256 bits, of 128, of pairs of words, of words.
+    Value join(Value first, Value second, std::size_t level) {
         constexpr std::array<int, 4> kLower = {0x44, 0x88, 0x44, 0x88},
                                      kUpper = {0xEE, 0xDD, 0xEE, 0xDD};
         const Opcode opcode = level < 2 ? kQuarters : kPairs;
-        const int lower = kScratch + 4, upper = kScratch + 5;
-        encoder_.vector(opcode, lower, first, second);
-        encoder_.immediate(kLower[level]);
-        encoder_.vector(opcode, upper, first, second);
-        encoder_.immediate(kUpper[level]);
-        encoder_.vector(kAdd, first, lower, upper);
-    }
-    void set_mask(int mask, std::int64_t lanes) {
-        encoder_.fixed({0xB8});  // mov eax, lanes
-        encoder_.word((1 << lanes) - 1);
-        encoder_.fixed({0xC5, 0xF8, 0x92, 0xC0 | mask << 3});  // kmovw
+        const Value lower = code_.binary(opcode, first, second, kLower[level]),
+                    upper = code_.binary(opcode, first, second, kUpper[level]);
+        return code_.binary(kAdd, lower, upper);
     }
 
     bool sum_rows(const StripOp& op) {
-        auto& sums = sums_[op_];
-        if (sums.empty()) sums = new_value(false).registers;
-        if (failed_) return false;
+        Values& sums = sums_[op_];
         for (std::int64_t v = 0; v < vectors_; ++v) {
-            const int sum = sums[static_cast<std::size_t>(v)];
-            if (row_ == 0) encoder_.vector(kZero, sum, sum, sum);
-            encoder_.vector(kAdd, sum, sum, words(op, 0, v));
+            if (row_ == 0) sums.push_back(code_.splat(0));
+            Value& sum = sums[static_cast<std::size_t>(v)];
+            sum = code_.binary(kAdd, sum, words(op, 0, v));
         }
         return !failed_;
     }
 
-    std::vector<int> free_masks_;
-    std::vector<Value> values_;                     ///< of each op, in this row
-    std::map<std::size_t, std::vector<int>> sums_;  ///< over rows
-    std::map<std::size_t, RowSums> row_sums_;       ///< over lanes
+    VectorCode& code_;
+    std::vector<Values> values_;               ///< of each op, in this row
+    std::map<std::size_t, Values> sums_;       ///< over rows
+    std::map<std::size_t, RowSums> row_sums_;  ///< over lanes
 };
 
 }  // namespace
 
-std::optional<std::vector<std::uint8_t>> small_tile_code(const Program& program, const Chain& chain,
-                                                         ConstantPool& pool) {
-    if (auto code = ChainCompiler(program, chain, pool).compile(true)) return code;
-    return ChainCompiler(program, chain, pool).compile(false);
+bool add_chain(VectorCode& code, const Program& program, const Chain& chain, ConstantPool& pool,
+               const KnownSlots& known) {
+    return ChainCompiler(code, program, chain, pool, known).compile();
+}
+
+bool add_copy(VectorCode& code, const Program& program, const Move& move) {
+    const Tile &in = move.in, &out = move.out;
+    const int lane = out.lane_axis;
+    if (out.home != Home::buffer || lane < 0 ||
+        (in.dtype != DType::f32 && in.dtype != DType::i32) || move.in_start != kOrigin ||
+        move.out_start != kOrigin || move.in_step != kUnitSteps)
+        return false;
+    int row = -1;
+    for (int axis = 0; axis < move.box.rank(); ++axis) {
+        if (axis == lane || move.box[axis] == 1) continue;
+        if (row >= 0) return false;
+        row = axis;
+    }
+    const auto at = static_cast<std::size_t>(std::max(row, 0)),
+               along = static_cast<std::size_t>(lane);
+    const std::int64_t rows = row < 0 ? 1 : move.box[row], lanes = move.box[lane];
+    const bool view = in.home == Home::view && in.group == 1 && in.offset == 0 &&
+                      in.unit_axis >= 0 && in.view_axis[along] == in.unit_axis;
+    const bool buffer = in.home == Home::buffer && in.lane_axis == lane && lanes <= in.width;
+    if ((!view && !buffer) || lanes > out.width || lanes > kPanelLanes ||
+        rows * lanes > kMostSmallElements)
+        return false;
+    const auto place = [&](const Tile& tile, std::int64_t r, std::int64_t l) {
+        const std::int64_t element = tile.offset + (row < 0 ? 0 : r * tile.stride[at]) + l;
+        return VectorCode::Address{
+            rdi, static_cast<std::int32_t>(program.buffers[tile.index].offset + 4 * element)};
+    };
+    for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t l = 0; l < lanes; l += kVectorLanes) {
+            const int count = static_cast<int>(std::min(kVectorLanes, lanes - l));
+            const VectorCode::InView from{in.index, row < 0 ? -1 : in.view_axis[at], r, l};
+            code.store(place(out, r, l),
+                       view ? code.load(from, count) : code.load(place(in, r, l), count), count);
+        }
+    }
+    return true;
 }
 
 }  // namespace tilewright::cpu

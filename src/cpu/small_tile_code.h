@@ -44,22 +44,35 @@ class ConstantPool {
     std::map<std::array<std::int32_t, kLanes>, std::int32_t> known_;
 };
 
-/// Straight-line code of a chain on few vectors, row by row, which expects the arena in rdi, the
-/// slots in rsi and the constants in rdx; nullopt for chains with ops that it does not know. Needs
-/// buffers with offsets.
-std::optional<std::vector<std::uint8_t>> small_tile_code(const Program& program, const Chain& chain,
-                                                         ConstantPool& pool);
+/// Slots of which it is known what they hold where an instruction is.
+using KnownSlots = std::map<std::uint32_t, std::uint64_t>;
 
-/// The same for AVX2.
+class VectorCode;
+
+// Straight-line code of instructions on small tiles, which expects the arena in rdi, the slots in
+// rsi and the constants in rdx. All need buffers with offsets, and are false or nullopt for what
+// they do not know.
+
+/// AVX-512: appends steps to `code`, of which some may be there even if the result is false.
+bool add_chain(VectorCode& code, const Program& program, const Chain& chain, ConstantPool& pool,
+               const KnownSlots& known);
+bool add_pick(VectorCode& code, const Program& program, const Pick& pick, const KnownSlots& known);
+bool add_copy(VectorCode& code, const Program& program, const Move& move);
+bool add_scalar(VectorCode& code, const ScalarOp& op);
+bool add_move(VectorCode& code, const ScalarMove& move);
+
+/// AVX2: instructions.
 std::optional<std::vector<std::uint8_t>> small_tile_code_avx2(const Program& program,
                                                               const Chain& chain,
-                                                              ConstantPool& pool);
+                                                              ConstantPool& pool,
+                                                              const KnownSlots& known);
+std::optional<std::vector<std::uint8_t>> pick_code_avx2(const Program& program, const Pick& pick,
+                                                        ConstantPool& pool,
+                                                        const KnownSlots& known);
+std::optional<std::vector<std::uint8_t>> scalar_code_avx2(const ScalarOp& op);
+std::vector<std::uint8_t> move_code_avx2(const ScalarMove& move);
 
-/// An element, or a vector, at a place that is known at run time. For AVX-512 if `wide`, or AVX2.
-std::optional<std::vector<std::uint8_t>> pick_code(const Program& program, const Pick& pick,
-                                                   ConstantPool& pool, bool wide);
-
-/// f32 arithmetic as the kernels do it, and the casts of loop counters.
-std::optional<std::vector<std::uint8_t>> scalar_code(const ScalarOp& op, bool wide);
+/// What a scalar op gives if its operands are known: the casts and sums of loop counters.
+std::optional<std::uint64_t> known_result(const ScalarOp& op, const KnownSlots& known);
 
 }  // namespace tilewright::cpu

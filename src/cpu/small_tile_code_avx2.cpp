@@ -27,12 +27,13 @@ constexpr int kScratch = 10;
 /// registers. Booleans are words with all bits set or clear.
 class ChainCompilerAvx2 : public SmallChain {
   public:
-    ChainCompilerAvx2(const Program& program, const Chain& chain, ConstantPool& pool)
-        : SmallChain(program, chain, pool, false, kScratch), values_(chain.ops.size(), -1) {}
+    ChainCompilerAvx2(const Program& program, const Chain& chain, ConstantPool& pool,
+                      const KnownSlots& known)
+        : SmallChain(program, chain, pool, known, false, kScratch), values_(chain.ops.size(), -1) {}
 
     /// `keeps`: operands that are the same for all rows have registers of their own.
     std::optional<std::vector<std::uint8_t>> compile(bool keeps) {
-        if (!is_known()) return std::nullopt;
+        if (!is_known(false)) return std::nullopt;
         if (keeps && (!keep_bases() || !keep_operands())) return std::nullopt;
         for (row_ = 0; row_ < chain_.rows; ++row_) {
             for (vector_ = 0; vector_ < vectors_; ++vector_) {
@@ -272,7 +273,7 @@ class ChainCompilerAvx2 : public SmallChain {
 
     /// to = the form in the lanes of the vector, from its base.
     void add_steps(int to, int base, const Affine& form) {
-        encoder_.vector_memory(kAddWords, to, base, rdx, steps(form, vector_));
+        encoder_.vector_memory(kAddWords, to, base, rdx, pool_.at(steps(form, vector_)));
     }
     /// out = form >= 0 ? in[0] : value. Words that may wrap around are compared as such.
     bool affine_select(const StripOp& op) {
@@ -385,9 +386,10 @@ class ChainCompilerAvx2 : public SmallChain {
 
 std::optional<std::vector<std::uint8_t>> small_tile_code_avx2(const Program& program,
                                                               const Chain& chain,
-                                                              ConstantPool& pool) {
-    if (auto code = ChainCompilerAvx2(program, chain, pool).compile(true)) return code;
-    return ChainCompilerAvx2(program, chain, pool).compile(false);
+                                                              ConstantPool& pool,
+                                                              const KnownSlots& known) {
+    if (auto code = ChainCompilerAvx2(program, chain, pool, known).compile(true)) return code;
+    return ChainCompilerAvx2(program, chain, pool, known).compile(false);
 }
 
 }  // namespace tilewright::cpu

@@ -4,15 +4,18 @@
 #if defined(__x86_64__) && defined(__linux__)
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "cpu/operands.h"
 #include "cpu/simd/executable_code.h"
 #include "cpu/simd/x86_encoder.h"
 #include "cpu/small_tile_code.h"
+#include "cpu/vector_code.h"
 #include "support/memo.h"
 
 namespace tilewright::cpu {
@@ -20,24 +23,6 @@ namespace {
 
 using x86::Encoder;
 using enum x86::Gpr;
-
-std::optional<std::vector<std::uint8_t>> code_of(const Program& program,
-                                                 const Instruction& instruction, ConstantPool& pool,
-                                                 bool wide) {
-    if (const auto* chain = std::get_if<Chain>(&instruction))
-        return wide ? small_tile_code(program, *chain, pool)
-                    : small_tile_code_avx2(program, *chain, pool);
-    if (const auto* pick = std::get_if<Pick>(&instruction))
-        return pick_code(program, *pick, pool, wide);
-    if (const auto* op = std::get_if<ScalarOp>(&instruction)) return scalar_code(*op, wide);
-    if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
-        Encoder encoder(wide);
-        encoder.load(rax, rsi, 8 * static_cast<std::int32_t>(move->from));
-        encoder.store(rsi, 8 * static_cast<std::int32_t>(move->to), rax);
-        return encoder.code();
-    }
-    return std::nullopt;
-}
 
 using Function = decltype(MachineCode::function);
 
@@ -67,15 +52,193 @@ void set_targets(Program& program, const std::vector<std::size_t>& moved) {
     }
 }
 
-std::set<std::size_t> targets_of(const Program& program) {
-    std::set<std::size_t> targets;
+/// How many jumps go to each place.
+std::map<std::size_t, int> jumps_to(const Program& program) {
+    std::map<std::size_t, int> jumps;
     for (const Instruction& instruction : program.code) {
-        if (const auto* jump = std::get_if<Jump>(&instruction)) targets.insert(jump->target);
-        if (const auto* jump = std::get_if<JumpUnless>(&instruction)) targets.insert(jump->target);
-        if (const auto* test = std::get_if<LoopTest>(&instruction)) targets.insert(test->target);
-        if (const auto* next = std::get_if<LoopNext>(&instruction)) targets.insert(next->target);
+        if (const auto* jump = std::get_if<Jump>(&instruction)) ++jumps[jump->target];
+        if (const auto* jump = std::get_if<JumpUnless>(&instruction)) ++jumps[jump->target];
+        if (const auto* test = std::get_if<LoopTest>(&instruction)) ++jumps[test->target];
+        if (const auto* next = std::get_if<LoopNext>(&instruction)) ++jumps[next->target];
     }
-    return targets;
+    return jumps;
+}
+
+/// The code of instructions that follow each other, in the order in which they run: loops whose
+/// bounds are known are done as often as they run.
+class Trace {
+  public:
+    Trace(const Program& program, ConstantPool& pool, bool wide, KnownSlots known)
+        : program_(program), pool_(pool), wide_(wide), known_(std::move(known)), vectors_(pool) {}
+
+    /// Goes on from `first` up to `stop` at most. False if it has to stop earlier: at `end()`.
+    bool run(std::size_t first, std::size_t stop, const std::map<std::size_t, int>& jumps) {
+        std::size_t at = first, exit = stop + 1;  // `exit`: where the loop that was last done ends
+        end_ = first;
+        while (at != stop) {
+            if (loops_.empty()) end_ = at;
+            const Instruction& instruction = program_.code[at];
+            const auto found = jumps.find(at);
+            const int others = found == jumps.end() ? 0 : found->second;
+            if (const auto* test = std::get_if<LoopTest>(&instruction)) {
+                const bool again = !loops_.empty() && loops_.back() == at;
+                if (!again && others > (at == exit ? 2 : 1)) return false;
+                const auto on = goes_on(*test);
+                if (!on || ++iterations_ > kMostIterations || is_full()) return false;
+                if (*on) {
+                    if (!again) loops_.push_back(at);
+                    ++at;
+                } else {
+                    if (again) loops_.pop_back();
+                    at = exit = test->target;
+                }
+                continue;
+            }
+            if (const auto* next = std::get_if<LoopNext>(&instruction)) {
+                if (loops_.empty() || loops_.back() != next->target) return false;
+                std::int64_t value = 0;
+                if (__builtin_add_overflow(static_cast<std::int64_t>(known_.at(next->iv)),
+                                           static_cast<std::int64_t>(known_.at(next->step)),
+                                           &value)) {
+                    loops_.pop_back();
+                    at = exit = at + 1;
+                } else {
+                    set_slot(next->iv, static_cast<std::uint64_t>(value));
+                    at = next->target;
+                }
+                continue;
+            }
+            const bool enters = others > (at == exit ? 1 : 0);
+            if ((at != first && enters) || !add(instruction)) return false;
+            ++at;
+        }
+        end_ = at;
+        return loops_.empty();
+    }
+    std::size_t end() const { return end_; }
+    bool is_worth_it() const { return has_tiles_; }
+    /// To be done before the code.
+    const std::vector<StoreView>& before() const { return before_; }
+
+    std::optional<std::vector<std::uint8_t>> code() {
+        return wide_ ? vectors_.encode() : std::optional(std::move(bytes_));
+    }
+
+  private:
+    /// Bounds of what is compiled at once; of code, in steps or bytes.
+    static constexpr int kMostIterations = 256;
+    static constexpr std::size_t kMostSteps = 8192, kMostBytes = 49152;
+
+    bool is_full() const {
+        return wide_ ? vectors_.size() > kMostSteps : bytes_.size() > kMostBytes;
+    }
+
+    /// Whether a loop goes on; nullopt if its bounds are not known.
+    std::optional<bool> goes_on(const LoopTest& test) const {
+        const auto iv = known_.find(test.iv), hi = known_.find(test.hi),
+                   step = known_.find(test.step);
+        if (iv == known_.end() || hi == known_.end() || step == known_.end() ||
+            static_cast<std::int64_t>(step->second) <= 0)
+            return {};
+        return static_cast<std::int64_t>(iv->second) < static_cast<std::int64_t>(hi->second);
+    }
+
+    void set_slot(std::uint32_t slot, std::uint64_t bits) {
+        written_.insert(slot);
+        known_[slot] = bits;
+        if (wide_) return vectors_.store_slot_bits(8 * static_cast<std::int32_t>(slot), bits);
+        Encoder encoder(false);
+        encoder.load_constant(rax, bits);
+        encoder.store(rsi, 8 * static_cast<std::int32_t>(slot), rax);
+        append(encoder.code());
+    }
+    bool append(const std::optional<std::vector<std::uint8_t>>& code) {
+        if (code) bytes_.insert(bytes_.end(), code->begin(), code->end());
+        return code.has_value();
+    }
+
+    bool add(const Instruction& instruction) {
+        if (is_full()) return false;
+        visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
+            if (home == Home::slot && use != Use::read) written_.insert(index);
+        });
+        const auto* const chain = std::get_if<Chain>(&instruction);
+        vectors_.set_early(chain == nullptr || chain->rows == 1);
+        if (chain != nullptr) {
+            has_tiles_ = true;
+            return wide_ ? add_chain(vectors_, program_, *chain, pool_, known_)
+                         : append(small_tile_code_avx2(program_, *chain, pool_, known_));
+        }
+        if (const auto* pick = std::get_if<Pick>(&instruction)) {
+            has_tiles_ = true;
+            if (pick->out.home == Home::slot) known_.erase(pick->out.index);
+            return wide_ ? add_pick(vectors_, program_, *pick, known_)
+                         : append(pick_code_avx2(program_, *pick, pool_, known_));
+        }
+        if (const auto* move = std::get_if<Move>(&instruction))
+            return wide_ && add_copy(vectors_, program_, *move);
+        if (const auto* store = std::get_if<StoreView>(&instruction)) return add_before(*store);
+        if (const auto* op = std::get_if<ScalarOp>(&instruction)) {
+            if (const auto result = known_result(*op, known_)) {
+                set_slot(op->out, *result);
+                return true;
+            }
+            known_.erase(op->out);
+            return wide_ ? add_scalar(vectors_, *op) : append(scalar_code_avx2(*op));
+        }
+        if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
+            if (const auto from = known_.find(move->from); from != known_.end()) {
+                set_slot(move->to, from->second);
+                return true;
+            }
+            known_.erase(move->to);
+            return wide_ ? add_move(vectors_, *move) : append(move_code_avx2(*move));
+        }
+        return false;
+    }
+
+    /// Where a result goes may be known before it is made.
+    bool add_before(const StoreView& store) {
+        if (!wide_ || store.loads || !loops_.empty() || !has_tiles_) return false;
+        for (const AccessIndex& index : store.access.indices) {
+            if (index.kind == ir::Index::Kind::tile || written_.contains(index.slot)) return false;
+        }
+        before_.push_back(store);
+        return true;
+    }
+
+    const Program& program_;
+    ConstantPool& pool_;
+    bool wide_;
+    KnownSlots known_;
+    VectorCode vectors_;
+    std::vector<std::uint8_t> bytes_;
+    std::vector<std::size_t> loops_;  ///< the tests of those that it is in
+    std::vector<StoreView> before_;
+    std::set<std::uint32_t> written_;  ///< slots
+    std::size_t end_ = 0;
+    int iterations_ = 0;
+    bool has_tiles_ = false;
+};
+
+KnownSlots constant_slots(const Program& program) {
+    KnownSlots known;
+    for (const std::uint32_t slot : program.constant_slots)
+        known[slot] = program.initial_slots[slot];
+    return known;
+}
+
+/// What is known after an instruction.
+void follow(const Instruction& instruction, KnownSlots& known) {
+    const auto* move = std::get_if<ScalarMove>(&instruction);
+    const auto from = move != nullptr ? known.find(move->from) : known.end();
+    if (from != known.end()) {
+        known[move->to] = from->second;
+        return;
+    }
+    visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
+        if (home == Home::slot && use != Use::read) known.erase(index);
+    });
 }
 
 }  // namespace
@@ -83,25 +246,38 @@ std::set<std::size_t> targets_of(const Program& program) {
 void compile_small_tiles(Program& program) {
     const bool wide = program.kernels->vector_bytes == 64;
     if (!wants_machine_code() || (!wide && program.kernels->vector_bytes != 32)) return;
-    const std::set<std::size_t> targets = targets_of(program);
-    std::map<std::size_t, MachineCode> found;  // by the first instruction
+    const std::map<std::size_t, int> jumps = jumps_to(program);
+    const KnownSlots constants = constant_slots(program);
+    struct Found {
+        std::vector<StoreView> before;
+        MachineCode code;
+    };
+    std::map<std::size_t, Found> found;  // by the first instruction
     ConstantPool pool(program);
+    KnownSlots known = constants;
     for (std::size_t first = 0; first < program.code.size();) {
-        std::vector<std::uint8_t> code;
-        bool has_chain = false;
-        std::size_t last = first;
-        for (; last < program.code.size() && (last == first || !targets.contains(last)); ++last) {
-            const auto part = code_of(program, program.code[last], pool, wide);
-            if (!part) break;
-            has_chain |= std::holds_alternative<Chain>(program.code[last]) ||
-                         std::holds_alternative<Pick>(program.code[last]);
-            code.insert(code.end(), part->begin(), part->end());
+        const bool is_loop = std::holds_alternative<LoopTest>(program.code[first]);
+        if (!is_loop && jumps.contains(first)) known = constants;
+        std::size_t end = first;
+        for (std::size_t stop = program.code.size();;) {
+            Trace trace(program, pool, wide, known);
+            const bool done = trace.run(first, stop, jumps);
+            stop = trace.end();
+            if (stop == first || (done && !trace.is_worth_it())) break;
+            if (!done) continue;
+            const auto code = trace.code();
+            const Function function = code ? executable(*code) : nullptr;
+            if (function != nullptr) {
+                found[first] = {trace.before(), {function, stop - first}};
+                end = stop;
+            }
+            break;
         }
-        if (has_chain) {
-            if (const Function function = executable(std::move(code)))
-                found[first] = {function, last - first};
-        }
-        first = std::max(last, first + 1);
+        if (end > first || is_loop)
+            known = constants;
+        else
+            follow(program.code[first], known);
+        first = std::max(end, first + 1);
     }
     if (found.empty()) return;
     std::vector<Instruction> code;
@@ -110,8 +286,9 @@ void compile_small_tiles(Program& program) {
     for (std::size_t i = 0; i < program.code.size(); ++i) {
         moved.push_back(code.size());
         if (const auto here = found.find(i); here != found.end()) {
-            code.emplace_back(here->second);
-            lines.push_back(program.lines[i]);
+            for (const StoreView& store : here->second.before) code.emplace_back(store);
+            code.emplace_back(here->second.code);
+            lines.resize(code.size(), program.lines[i]);
         }
         code.push_back(std::move(program.code[i]));
         lines.push_back(program.lines[i]);
