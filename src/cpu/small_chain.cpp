@@ -11,8 +11,9 @@ namespace {
 using ir::Op;
 using namespace x86;  // registers
 
-/// Elements of all ops of a chain that are worth code without loops.
-constexpr std::int64_t kMostSteps = 8192;
+/// Elements of a tile that are worth code without loops, and of all ops of a chain. AVX2 code has
+/// twice as many vectors and no registers to spare.
+constexpr std::int64_t kMostElementsAvx2 = 512, kMostSteps = 16384, kMostStepsAvx2 = 8192;
 
 }  // namespace
 
@@ -38,9 +39,10 @@ bool SmallChain::always_has_memory(std::uint32_t view) const {
 
 bool SmallChain::is_known(bool views) const {
     const std::int64_t count = chain_.rows * vectors_ * vector_lanes_;
+    const bool wide = vector_lanes_ == 16;
     if (!chain_.fused.empty() || chain_.rows < 1 || chain_.lanes < 1 ||
-        chain_.lanes > chain_.width || count > kMostSmallElements ||
-        count * static_cast<std::int64_t>(chain_.ops.size()) > kMostSteps)
+        chain_.lanes > chain_.width || count > (wide ? kMostSmallElements : kMostElementsAvx2) ||
+        count * static_cast<std::int64_t>(chain_.ops.size()) > (wide ? kMostSteps : kMostStepsAvx2))
         return false;
     const bool stores = std::any_of(chain_.ops.begin(), chain_.ops.end(),
                                     [](const StripOp& op) { return op.stored_ref >= 0; });

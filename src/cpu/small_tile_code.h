@@ -13,7 +13,7 @@
 namespace tilewright::cpu {
 
 /// Elements of a tile that are worth code without loops.
-inline constexpr std::int64_t kMostSmallElements = 512;
+inline constexpr std::int64_t kMostSmallElements = 1024;
 
 /// Vectors of 64 bytes among a program's constants; AVX2 reads their first halves.
 class ConstantPool {

@@ -81,12 +81,17 @@ class Trace {
             const auto found = jumps.find(at);
             const int others = found == jumps.end() ? 0 : found->second;
             if (const auto* test = std::get_if<LoopTest>(&instruction)) {
-                const bool again = !loops_.empty() && loops_.back() == at;
+                const bool again = !loops_.empty() && loops_.back().test == at;
                 if (!again && others > (at == exit ? 2 : 1)) return false;
-                const auto on = goes_on(*test);
-                if (!on || ++iterations_ > kMostIterations || is_full()) return false;
-                if (*on) {
-                    if (!again) loops_.push_back(at);
+                const auto left = trips(*test);
+                if (!left || *left > kMostIterations || ++iterations_ > kMostIterations)
+                    return false;
+                if (*left > 0) {
+                    if (!again)
+                        loops_.push_back({at, size()});
+                    else if (size() + *left * (size() - loops_.back().size) > limit())
+                        return false;
+                    loops_.back().size = size();
                     ++at;
                 } else {
                     if (again) loops_.pop_back();
@@ -95,7 +100,7 @@ class Trace {
                 continue;
             }
             if (const auto* next = std::get_if<LoopNext>(&instruction)) {
-                if (loops_.empty() || loops_.back() != next->target) return false;
+                if (loops_.empty() || loops_.back().test != next->target) return false;
                 std::int64_t value = 0;
                 if (__builtin_add_overflow(static_cast<std::int64_t>(known_.at(next->iv)),
                                            static_cast<std::int64_t>(known_.at(next->step)),
@@ -127,20 +132,25 @@ class Trace {
   private:
     /// Bounds of what is compiled at once; of code, in steps or bytes.
     static constexpr int kMostIterations = 256;
-    static constexpr std::size_t kMostSteps = 8192, kMostBytes = 49152;
+    static constexpr std::int64_t kMostSteps = 16384, kMostBytes = 49152;
 
-    bool is_full() const {
-        return wide_ ? vectors_.size() > kMostSteps : bytes_.size() > kMostBytes;
+    /// Of the code so far, in steps or bytes.
+    std::int64_t size() const {
+        return static_cast<std::int64_t>(wide_ ? vectors_.size() : bytes_.size());
     }
+    std::int64_t limit() const { return wide_ ? kMostSteps : kMostBytes; }
 
-    /// Whether a loop goes on; nullopt if its bounds are not known.
-    std::optional<bool> goes_on(const LoopTest& test) const {
+    /// How often a loop still runs; nullopt if its bounds are not known.
+    std::optional<std::int64_t> trips(const LoopTest& test) const {
         const auto iv = known_.find(test.iv), hi = known_.find(test.hi),
                    step = known_.find(test.step);
-        if (iv == known_.end() || hi == known_.end() || step == known_.end() ||
-            static_cast<std::int64_t>(step->second) <= 0)
-            return {};
-        return static_cast<std::int64_t>(iv->second) < static_cast<std::int64_t>(hi->second);
+        if (iv == known_.end() || hi == known_.end() || step == known_.end()) return {};
+        const auto low = static_cast<std::int64_t>(iv->second),
+                   high = static_cast<std::int64_t>(hi->second),
+                   by = static_cast<std::int64_t>(step->second);
+        std::int64_t span = 0;
+        if (by <= 0 || __builtin_sub_overflow(high, low, &span)) return {};
+        return span <= 0 ? 0 : (span - 1) / by + 1;
     }
 
     void set_slot(std::uint32_t slot, std::uint64_t bits) {
@@ -158,7 +168,7 @@ class Trace {
     }
 
     bool add(const Instruction& instruction) {
-        if (is_full()) return false;
+        if (size() > limit()) return false;
         visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
             if (home == Home::slot && use != Use::read) written_.insert(index);
         });
@@ -213,7 +223,11 @@ class Trace {
     KnownSlots known_;
     VectorCode vectors_;
     std::vector<std::uint8_t> bytes_;
-    std::vector<std::size_t> loops_;  ///< the tests of those that it is in
+    struct Loop {
+        std::size_t test;
+        std::int64_t size;  ///< of the code at the last test
+    };
+    std::vector<Loop> loops_;  ///< those that it is in
     std::vector<StoreView> before_;
     std::set<std::uint32_t> written_;  ///< slots
     std::size_t end_ = 0;

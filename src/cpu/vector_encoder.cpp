@@ -118,7 +118,8 @@ void VectorEncoder::spill(Value value) {
     const Step& step = step_of(value);
     const bool again = step.kind == Kind::constant || step.kind == Kind::mask;
     if (!again && home.spilled == kNone) {
-        home.spilled = spills_++;
+        home.spilled = free_spills_.empty() ? spills_++ : free_spills_.back();
+        if (!free_spills_.empty()) free_spills_.pop_back();
         if (step.is_mask()) {
             encoder_.fixed({0xC4, 0xC1, 0x78, 0x91, 0x82 | home.reg << 3});  // kmovw [r10 + ..], k
             encoder_.word(kVector * home.spilled);
@@ -171,7 +172,9 @@ void VectorEncoder::release(const Step& step) {
         if (in == kNone) continue;
         Home& home = home_of(in);
         if (home.next < home.reads.size() && home.reads[home.next] == at_) ++home.next;
-        if (home.next < home.reads.size() || home.reg == kNone) continue;
+        if (home.next < home.reads.size()) continue;
+        if (home.spilled != kNone) free_spills_.push_back(std::exchange(home.spilled, kNone));
+        if (home.reg == kNone) continue;
         File& file = file_of(in);
         file.held[static_cast<std::size_t>(home.reg - file.first)] = kNone;
         home.reg = kNone;

@@ -65,6 +65,7 @@ class VectorEncoder {
     std::vector<bool> is_operand_;  ///< an operand in memory of the only step that reads it
     File vectors_, masks_;
     int at_ = 0, spills_ = 0;
+    std::vector<int> free_spills_;
 };
 
 }  // namespace tilewright::cpu

@@ -151,7 +151,7 @@ TEST(MachineSmallLoops, RandomLoops) {
     int all = 0, left = 0;
     unsigned seed = 0;
     for (const auto& [rows, lanes] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-             {16, 16}, {5, 5}, {1, 16}, {7, 20}, {20, 20}, {4, 60}, {32, 9}, {16, 1}}) {
+             {16, 16}, {5, 5}, {1, 16}, {7, 20}, {20, 20}, {4, 60}, {32, 9}, {16, 1}, {32, 32}}) {
         for (int round = 0; round < 8; ++round) {
             RandomLoops tiles(++seed, rows, lanes);
             tiles.loop(6, round % 3);
@@ -203,7 +203,7 @@ Value diagonal_added(ir::Builder& b, std::int64_t n, Value x) {
 
 // Results go straight to arrays, also where a tile reaches outside of them.
 TEST(MachineSmallLoops, TilesAtTheEdge) {
-    for (const std::int64_t n : {16, 12, 5, 20}) {
+    for (const std::int64_t n : {16, 12, 5, 20, 24}) {
         for (const std::int64_t extent : {2 * n, 2 * n - 3}) {
             Agreement test({2, 2});
             Kernel& k = test.k;
