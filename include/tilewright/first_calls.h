@@ -5,8 +5,8 @@
 
 namespace TW_API tilewright {
 
-/// While one of these exists, first calls in all threads wait for the kernels of later calls and
-/// run no compact ones, whatever TILEWRIGHT_COMPACT says.
+/// While one of these exists, calls in all threads wait for full kernels and run no compact ones,
+/// whatever TILEWRIGHT_COMPACT says.
 class NoCompactKernels {
   public:
     NoCompactKernels();

@@ -44,15 +44,18 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
     ptx::mbarrier_init(shared.value_full(), 1);
     constexpr int kWriters = kOver128 ? 0 : kWarpgroups;
     ptx::mbarrier_init(shared.tile_empty(), kConsumerWarps + kWriters);
+    TW_LOOP
     for (int i = 0; i < 2; ++i) {
         ptx::mbarrier_init(shared.score_full(i), 4 * kStrips);
         ptx::mbarrier_init(shared.score_empty(i), 4 * kStrips);
     }
+    TW_LOOP
     for (int i = 0; i < kWarpgroups; ++i) {
         ptx::mbarrier_init(shared.grad_full(i), 4);
         ptx::mbarrier_init(shared.grad_empty(i), 1);
         ptx::mbarrier_init(shared.sums_full(i), 1);
     }
+    TW_LOOP
     for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(shared.query_full(i), 1);
         ptx::mbarrier_init(shared.query_empty(i), kOver128 && !kEvenOver128 ? 4 : kConsumerWarps);

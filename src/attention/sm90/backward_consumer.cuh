@@ -12,9 +12,13 @@ struct Consumer : Products {
     Ring<2> score_ring{0, 1};  ///< where dS of the block in registers goes
     Ring<2> ready_ring;        ///< dS that is not yet multiplied into dQ
 
-    float scores[kScores], grad_scores[kScores];
-    float grad_key[kQueryDim / 2], grad_value[kValueDim / 2], grad_query[kGradColumns / 2];
-    u32 packed_p[kPackedScores], packed_grad[kPackedScores];
+    TW_ALIGNED float scores[kScores];
+    TW_ALIGNED float grad_scores[kScores];
+    TW_ALIGNED float grad_key[kQueryDim / 2];
+    TW_ALIGNED float grad_value[kValueDim / 2];
+    TW_ALIGNED float grad_query[kGradColumns / 2];
+    TW_ALIGNED u32 packed_p[kPackedScores];
+    TW_ALIGNED u32 packed_grad[kPackedScores];
 
     // ---- Ping-pong: one warpgroup at a time issues the matrix products of a step while the others
     // compute scores; unsynchronised, all would compute at once and then wait for the tensor cores
@@ -48,7 +52,7 @@ struct Consumer : Products {
     }
 
     /// dV and dK of the block in registers are done, so its Q and dO may be overwritten.
-    TW_DEVICE void release_block() {
+    TW_DEVICE_ONCE void release_block() {
         ptx::wgmma_tie(packed_p);
         ptx::wgmma_tie(packed_grad);
         release(shared.query_empty(block_ring.index));
@@ -181,6 +185,8 @@ struct Consumer : Products {
     /// Nothing is in flight before and after.
     template <bool kMasked, LastQuery kLastQuery>
     TW_DEVICE_ONCE void step(int last_visit = 0, const KeyRows& tile_rows = {}) {
+        const bool adds_up =
+            kLastQuery == LastQuery::kAddsUp && (!TW_IS_COMPACT || last_visit >= 0);
         pack_scores();
         acquire_tensor_cores();
         if constexpr (kLastQuery == LastQuery::kIsStored) {
@@ -190,9 +196,9 @@ struct Consumer : Products {
             finish_visit(last_visit, tile_rows);
         }
         // Every wait leaves the next product in flight.
-        if constexpr (kLastQuery == LastQuery::kAddsUp) issue_grad_query();
+        if (adds_up) issue_grad_query();
         issue_sums();
-        if constexpr (kLastQuery == LastQuery::kAddsUp) {
+        if (adds_up) {
             ptx::wgmma_wait<1>();
             store_grad_query();
         }
@@ -215,22 +221,24 @@ struct Consumer : Products {
         compute_scores<true>(scores, grad_scores, [] {});
         if (count > 1) {
             if (next_is_ragged()) clear_next_past_end(3 + warpgroup);
-            step<true, LastQuery::kNone>();
+            step<true, TW_IS_COMPACT ? LastQuery::kAddsUp : LastQuery::kNone>(/*last_visit=*/-1);
         }
         int stored = 0;  // the tile's last visits, whose dQ it finishes
         if constexpr (kFused) {
             stored = finished_blocks(tile_word(0), tile_word(4), tile_word(5), p) * group_heads();
         }
         int i = 2;
+        TW_LOOP
         for (const int end = kFinishesMany ? count - max(0, stored - 2) : count; i < end; ++i) {
             if (next_is_ragged()) clear_next_past_end(3 + warpgroup);
-            if (next_is_masked()) {
+            if (TW_IS_COMPACT || next_is_masked()) {
                 step<true, LastQuery::kAddsUp>();
             } else {
                 step<false, LastQuery::kAddsUp>();
             }
         }
         if constexpr (kFinishesMany) {
+            TW_LOOP
             for (; i < count; ++i) step<true, LastQuery::kIsStored>(i - 2, tile_rows);
         }
         pack_scores();

@@ -13,8 +13,9 @@ namespace twd::attn {
 /// S^T, P^T, dV += P^T dO; P also goes to the other warpgroup.
 struct EvenValueConsumer : Products {
     Ring<2> score_ring{0, 1};  ///< where P of the block in registers goes
-    float scores[kScores], grad_value[kValueDim / 2];
-    u32 packed[kPackedScores];
+    TW_ALIGNED float scores[kScores];
+    TW_ALIGNED float grad_value[kValueDim / 2];
+    TW_ALIGNED u32 packed[kPackedScores];
 
     TW_DEVICE_ONCE void issue_values() {
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
@@ -92,10 +93,11 @@ struct EvenValueConsumer : Products {
         ptx::wgmma_wait<0>();
         compute<true>();
         pack_p();
+        TW_LOOP
         for (int i = 1; i < count; ++i) {
             clear_grad_out();
             clear_query_of_next();
-            if (next_is_masked()) {
+            if (TW_IS_COMPACT || next_is_masked()) {
                 step<true>();
             } else {
                 step<false>();
@@ -118,8 +120,9 @@ struct EvenValueConsumer : Products {
 /// dP^T, dS^T, dK += dS^T Q.
 struct EvenKeyConsumer : Products {
     Ring<2> ready_ring;  ///< P of the other warpgroup
-    float grad_scores[kScores], grad_key[kQueryDim / 2];
-    u32 packed[kPackedScores];
+    TW_ALIGNED float grad_scores[kScores];
+    TW_ALIGNED float grad_key[kQueryDim / 2];
+    TW_ALIGNED u32 packed[kPackedScores];
 
     TW_DEVICE_ONCE void issue_sums() {
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
@@ -190,6 +193,7 @@ struct EvenKeyConsumer : Products {
         ptx::wgmma_wait<0>();
         compute();
         pack_grad();
+        TW_LOOP
         for (int i = 1; i < count; ++i) {
             clear_query();
             clear_grad_out_of_next();
@@ -219,9 +223,10 @@ struct EvenKeyConsumer : Products {
 /// S^T, dP^T, P^T, dS^T, dK += dS^T Q; P goes to the other warpgroup through shared memory.
 struct KeyConsumer : Products {
     Ring<2> score_ring{0, 1};  ///< where P of the block in registers goes
-    float scores[kScores], grad_scores[kScores];
-    float grad_key[kQueryDim / 2];
-    u32 packed_grad[kPackedScores];
+    TW_ALIGNED float scores[kScores];
+    TW_ALIGNED float grad_scores[kScores];
+    TW_ALIGNED float grad_key[kQueryDim / 2];
+    TW_ALIGNED u32 packed_grad[kPackedScores];
 
     TW_DEVICE_ONCE void store_p() {
         u32 packed[kPackedScores];
@@ -274,9 +279,10 @@ struct KeyConsumer : Products {
         issue_scores(scores);
         issue_grad_scores(grad_scores);
         compute_scores<true>(scores, grad_scores, [&] { store_p(); });
+        TW_LOOP
         for (int i = 1; i < count; ++i) {
             if (next_is_ragged()) clear_next_past_end(3);
-            if (next_is_masked()) {
+            if (TW_IS_COMPACT || next_is_masked()) {
                 step<true>();
             } else {
                 step<false>();
@@ -301,7 +307,7 @@ struct KeyConsumer : Products {
 /// dV += P^T dO.
 struct ValueConsumer : Products {
     Ring<2> ready_ring;  ///< P that is not yet multiplied into dV
-    float grad_value[kValueDim / 2];
+    TW_ALIGNED float grad_value[kValueDim / 2];
 
     TW_DEVICE_ONCE void one_block() {
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
@@ -326,6 +332,7 @@ struct ValueConsumer : Products {
         each_tile<false>(
             grad_value,
             [&](int count) {
+                TW_LOOP
                 for (int i = 0; i < count; ++i) one_block();
             },
             [&](const KeyRows& rows) {

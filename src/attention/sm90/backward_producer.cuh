@@ -29,11 +29,12 @@ struct RangeVisits {
         }
     }
 
-    TW_DEVICE BlockVisit next() {
+    TW_DEVICE_ONCE BlockVisit next() {
         BlockVisit visit{block_at(place, tile.begin, tile.each, p),
                          tile.kv_head * p.heads_per_kv_head + group, 0, -1};
         advance();
         if constexpr (kDescribed) {
+            TW_LOOP
             for (int strip = 0; strip < kStrips; ++strip) {
                 const int first_key = tile.index * kBlockN + strip * 64;
                 const bool masked = is_masked(first_key, visit.block, tile.keys, p);
@@ -68,6 +69,7 @@ TW_DEVICE KeyTile listed_tile_at(const Place& place, const BackwardParameters& p
     tile.index = listed.index;
     tile.sequence = listed.sequence;
     tile.blocks = listed.blocks * (p.mask.heads == 1 ? p.heads_per_kv_head : 1);
+    TW_LOOP
     for (int group = 1; group < p.heads_per_kv_head && p.mask.heads > 1; ++group) {
         tile.blocks += read_tile(p, place.rank, tile.batch, first_head + group).blocks;
     }
@@ -97,7 +99,7 @@ struct ListedVisits {
                 static_cast<int>(words.w)};
     }
 
-    TW_DEVICE BlockVisit next() {
+    TW_DEVICE_ONCE BlockVisit next() {
         while (left_of_head == 0) {
             const int head = tile.kv_head * p.heads_per_kv_head + ++group;
             const MaskTile listed = read_tile(p, tile.rank, tile.batch, head);
@@ -119,6 +121,7 @@ struct ListedVisits {
             if (end > tile.rows.q_len) states |= kRaggedRows;
         }
         if constexpr (kMaskBits && kLengths) {
+            TW_LOOP
             for (int strip = 0; strip < kStrips; ++strip) {
                 const bool cut = tile.index * kBlockN + strip * 64 + 64 > tile.keys;
                 if (cut && (states >> 2 * strip & 3) == kBlockFull) {
@@ -142,8 +145,9 @@ struct Producer {
     Ring<kStages> query_ring{0, 1}, grad_out_ring{0, 1};
     Ring<kDescriptions> visits;
 
-    TW_DEVICE void load(u32 target, const TensorMap* map, u32 barrier, u64 policy, int dim,
-                        u32 panel_bytes, int row, int head, int batch) {
+    TW_DEVICE_ONCE void load(u32 target, const TensorMap* map, u32 barrier, u64 policy, int dim,
+                             u32 panel_bytes, int row, int head, int batch) {
+        TW_LOOP
         for (int panel = 0; panel < panels(dim); ++panel) {
             ptx::tensor_load(target + panel * panel_bytes, map, barrier, policy, panel * kPanel,
                              row, head, batch);
@@ -151,7 +155,7 @@ struct Producer {
     }
 
     /// Describes a tile and loads its K and V, once all readers have left the previous tile.
-    TW_DEVICE void open(const KeyTile& tile) {
+    TW_DEVICE_ONCE void open(const KeyTile& tile) {
         ptx::mbarrier_wait(shared.tile_empty(), tile_parity);
         tile_parity ^= 1;
         ptx::store_shared_128(shared.tile(),
@@ -186,7 +190,7 @@ struct Producer {
     }
 
     /// Loads the rows of a visit and writes its description, if there is one, for the other roles.
-    TW_DEVICE void load_block(const KeyTile& tile, const BlockVisit& visit, int next_states) {
+    TW_DEVICE_ONCE void load_block(const KeyTile& tile, const BlockVisit& visit, int next_states) {
         const int row = (kPacked ? tile.rows.q_begin : 0) + visit.block * kBlockM;
         const int block = (kPacked ? tile.first_q_block : 0) + visit.block;
         const i64 stats =
@@ -252,6 +256,7 @@ struct Producer {
     TW_DEVICE void visit_all(const KeyTile& tile, Visits visits_of_tile) {
         BlockVisit following{};
         if (tile.blocks > 0) following = visits_of_tile.next();
+        TW_LOOP
         for (int i = 0; i < tile.blocks; ++i) {
             const BlockVisit visit = following;
             if (i + 1 < tile.blocks) following = visits_of_tile.next();
@@ -338,6 +343,7 @@ struct Writer {
             if (static_cast<int>(tile.x) < 0) return;
             const int batch = tile.y, blocks = tile.w, begin = more.x, each = more.y, rank = more.z;
             if constexpr (kDescribed) {
+                TW_LOOP
                 for (int i = 0; i < blocks; ++i) {
                     wait_for_grad();
                     const uint4 visit = ptx::load_shared_128(shared.visit(visits.index));
@@ -352,9 +358,11 @@ struct Writer {
                 const int first_head = tile.z * p.heads_per_kv_head;
                 const int first_row = query_head_row(batch, first_head, p);
                 const int finished = kFused ? finished_blocks(tile.x, begin, each, p) : 0;
+                TW_LOOP
                 for (int i = 0; i < each; ++i) {
                     const int block = block_at(i, begin, each, p);
                     const u32 predecessor = kDeterministic ? predecessor_of(rank, block, p) : 0;
+                    TW_LOOP
                     for (int group = 0; group < p.heads_per_kv_head; ++group) {
                         const i64 chunk = chunk_of(first_row + group, block);
                         if (kFused && i >= each - finished) {

@@ -23,8 +23,9 @@ struct QueryConsumer : RowScores {
     int left;                ///< blocks of the tile that are left, from the next one on
     Ring<kStages> sum_ring;  ///< K of the block whose dS is packed
     float lse[2], delta[2];
-    float grad_scores[kScores], grad_query[kQueryDim / 2];
-    u32 packed[kOperands];
+    TW_ALIGNED float grad_scores[kScores];
+    TW_ALIGNED float grad_query[kQueryDim / 2];
+    TW_ALIGNED u32 packed[kOperands];
 
     // ---- matrix products
     /// dP = dO V^T of the next block; left in flight.
@@ -47,7 +48,7 @@ struct QueryConsumer : RowScores {
     }
 
     /// dQ of a block is done, so its K may be overwritten.
-    TW_DEVICE void release_sums() {
+    TW_DEVICE_ONCE void release_sums() {
         ptx::wgmma_tie(grad_query);
         ptx::wgmma_tie(packed);
         release(shared.key_empty(sum_ring.index));
@@ -124,7 +125,7 @@ struct QueryConsumer : RowScores {
     // ---- blocks
     /// Moves on to the next block, whose K has arrived if it is listed. Is some of the block
     /// masked?
-    TW_DEVICE bool enter_block() {
+    TW_DEVICE_ONCE bool enter_block() {
         --left;
         if constexpr (kListedBlocks) {
             ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
@@ -141,7 +142,7 @@ struct QueryConsumer : RowScores {
     }
 
     /// Needed before the products of a masked block, which read K and V.
-    TW_DEVICE void clear_hidden_keys() const {
+    TW_DEVICE_ONCE void clear_hidden_keys() const {
         if constexpr (!kHidesKeys) return;
         ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
         const LiveKeys live = live_keys();
@@ -191,6 +192,7 @@ struct QueryConsumer : RowScores {
             block = begin + tile.blocks;
             if constexpr (kUpperBound) {
                 const int end = end_block(first_row + warpgroup * 64 + 63, begin, kv_len(), p);
+                TW_LOOP
                 for (; block > end; --block, --left) {
                     ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
                     release_key();
@@ -212,7 +214,8 @@ struct QueryConsumer : RowScores {
             enter_block();
             first_block<true>();
             while (left > 0) {
-                if (enter_block()) {
+                // Bits of blocks that are not masked do not exist.
+                if (enter_block() || (TW_IS_COMPACT && !kMaskBits)) {
                     next_block<true>();
                 } else {
                     next_block<false>();

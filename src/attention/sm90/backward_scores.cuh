@@ -81,8 +81,8 @@ struct Scores {
     /// Clears rows of K, of V or of both for those of this strip's keys that no query attends to,
     /// once they have arrived: in a product NaN times 0 is NaN. No product may be in flight.
     /// `own_barrier` belongs to this warpgroup.
-    TW_DEVICE void clear_hidden_keys(bool in_keys, bool in_values, u32 parity,
-                                     u32 own_barrier) const {
+    TW_DEVICE_ONCE void clear_hidden_keys(bool in_keys, bool in_values, u32 parity,
+                                          u32 own_barrier) const {
         if constexpr (!kHidesKeys) return;
         int end = 64;
         u64 live = ~0ull;

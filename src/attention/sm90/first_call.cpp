@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -19,13 +22,19 @@ namespace {
 
 std::atomic<int> no_compact_kernels = 0;  ///< how many NoCompactKernels exist
 
-/// Compiling both variants takes cores that nothing else compiles on. TILEWRIGHT_COMPACT=1
-/// asks for it all the same, 0 turns it off.
-bool is_wanted() {
-    if (no_compact_kernels > 0) return false;
+std::string_view setting() {
     const char* const text = std::getenv("TILEWRIGHT_COMPACT");
-    const std::string_view setting = text == nullptr ? "" : text;
-    if (setting == "0" || setting == "1") return setting == "1";
+    return text == nullptr ? "" : text;
+}
+
+bool is_turned_off() {
+    return no_compact_kernels > 0 || setting() == "0";
+}
+
+/// Compiling both variants takes cores that nothing else compiles on. TILEWRIGHT_COMPACT=1
+/// asks for it all the same.
+bool has_cores() {
+    if (setting() == "1") return true;
     static const unsigned kCores = std::thread::hardware_concurrency();
     constexpr unsigned kLeast = 4;
     return kCores >= kLeast && cuda::background_compilations() < kCores / 2;
@@ -43,12 +52,48 @@ double products_of(const AttentionSpec& spec) {
            (spec.pass == Pass::backward ? 2.5 : 1);
 }
 
-/// Compact kernels pay if the call's products are few; a capture would keep them, and a measurement
-/// take them for the others.
+constexpr double kMostProducts = 4e12;
+
+/// A capture would keep compact kernels, and a measurement take them for the others.
+bool allows_compact(const FirstCall& call) {
+    return call.spec != nullptr && !call.spec->autotune && !cuda::is_capturing(call.stream) &&
+           !is_turned_off();
+}
+
+/// Compact kernels pay if the call's products are few.
 bool may_be_compact(const FirstCall& call) {
-    constexpr double kMostProducts = 4e12;
-    return !call.spec->autotune && products_of(*call.spec) <= kMostProducts &&
-           !cuda::is_capturing(call.stream) && is_wanted();
+    return allows_compact(call) && products_of(*call.spec) <= kMostProducts && has_cores();
+}
+
+/// Products of compact kernels that GPUs may not have come to yet. Calls return before their
+/// kernels run: a loop of them could queue minutes of work while the full kernels compile.
+class Queued {
+  public:
+    /// Adds a call's products; false and none if a GPU would then have too many.
+    bool add(int device, double products, bool always) {
+        constexpr double kPerSecond = 1e13;  // the slowest measured: 1.15e13
+        const std::lock_guard lock(mutex_);
+        const auto now = std::chrono::steady_clock::now();
+        Left& left = left_[device];
+        const double seconds = std::chrono::duration<double>(now - left.since).count();
+        left = {std::max(0.0, left.products - kPerSecond * seconds), now};
+        if (!always && left.products + products > kMostProducts) return false;
+        left.products += products;
+        return true;
+    }
+
+  private:
+    struct Left {
+        double products = 0;
+        std::chrono::steady_clock::time_point since;
+    };
+    std::mutex mutex_;
+    std::map<int, Left> left_;  ///< by device
+};
+
+Queued& queued() {
+    static auto* const kQueued = new Queued;
+    return *kQueued;
 }
 
 bool are_compiled(const std::vector<cuda::CompileRequest>& units) {
@@ -82,12 +127,18 @@ bool begins_compact(const FirstCall& call, const std::string& variant, int devic
     static auto* const kBegun =
         new Memo<std::pair<std::string, int>, bool>("first calls of the Hopper engine", 512);
     const std::pair<std::string, int> key{variant, device};
-    if (call.spec == nullptr || kBegun->find(key) || are_compiled(units) || !may_be_compact(call))
-        return false;
+    if (kBegun->find(key) || are_compiled(units) || !may_be_compact(call)) return false;
     kBegun->put(key, true);
+    queued().add(device, products_of(*call.spec), /*always=*/true);
     debug_log("attention", "sm90: this call runs compact kernels in place of {}",
               units.front().name);
     return true;
+}
+
+bool stays_compact(const FirstCall& call, int device,
+                   const std::vector<cuda::CompileRequest>& units) {
+    return allows_compact(call) && std::any_of(units.begin(), units.end(), cuda::is_compiling) &&
+           queued().add(device, products_of(*call.spec), /*always=*/false);
 }
 
 }  // namespace tilewright::attn::sm90

@@ -1,5 +1,5 @@
-// First calls of a variant: they may run kernels that compile in less than half the time, while the
-// kernels that later calls run are compiled in the background.
+// First calls of a variant: they may run kernels that compile in less than half the time, until the
+// kernels that all other calls run have been compiled in the background.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace tilewright::attn::sm90 {
 
 /// A call that may be the first of its variant.
 struct FirstCall {
-    const AttentionSpec* spec = nullptr;  ///< null: it waits for the kernels of later calls
+    const AttentionSpec* spec = nullptr;  ///< null: it waits for the full kernels
     cuda::StreamHandle stream = nullptr;
 };
 
@@ -33,8 +33,13 @@ void compile_ahead(const std::vector<cuda::CompileRequest>& units);
 bool begins_compact(const FirstCall& call, const std::string& variant, int device,
                     const std::vector<cuda::CompileRequest>& units);
 
-/// As the functions of this name in forward.h and backward.h; the first call of a variant may get
-/// compact kernels, which are not kept.
+/// May a further call run them, because full kernels, those of `units`, are still being compiled?
+/// Not if the GPU may still be busy with compact kernels of earlier calls for long.
+bool stays_compact(const FirstCall& call, int device,
+                   const std::vector<cuda::CompileRequest>& units);
+
+/// As the functions of this name in forward.h and backward.h; calls of a variant may get compact
+/// kernels until the full ones are compiled.
 ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
                             const FirstCall& call, const std::function<void()>& before);
 BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device,

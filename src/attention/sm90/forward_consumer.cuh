@@ -14,8 +14,8 @@ struct Consumer : RowScores {
     int left;         ///< listed blocks of the tile that are left, from the next one on
     int skipped = 0;  ///< blocks of other warpgroups alone, whose V is still to be released
     RowState state;
-    float output[kOutputs];
-    u32 packed[kOperands];
+    TW_ALIGNED float output[kOutputs];
+    TW_ALIGNED u32 packed[kOperands];
 
     // ---- matrix products
     /// output += P V of the next value block; left in flight.
@@ -41,7 +41,7 @@ struct Consumer : RowScores {
 
     /// P as an operand: blocks 2 k and 2 k + 1 of 8 columns are step k, and no data moves between
     /// lanes.
-    TW_DEVICE void pack_p() {
+    TW_DEVICE_ONCE void pack_p() {
         TW_UNROLL
         for (int i = 0; i < kOperands; ++i) {
             packed[i] = ptx::pack(Element{}, scores[2 * i], scores[2 * i + 1]);
@@ -88,7 +88,8 @@ struct Consumer : RowScores {
     }
 
     // ---- blocks
-    TW_DEVICE void release_skipped() {
+    TW_DEVICE_ONCE void release_skipped() {
+        TW_LOOP
         for (; skipped > 0; --skipped) {
             ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
             release_value();
@@ -153,6 +154,7 @@ struct Consumer : RowScores {
         if constexpr (kUpperBound && kWarpgroups > 2) {
             skipped = end - end_block(first_row + warpgroup * 64 + 63, begin, kv_len(), p);
             end -= skipped;
+            TW_LOOP
             for (int i = 0; i < skipped; ++i) {
                 ptx::mbarrier_wait(shared.key_full(key_ring.index), key_ring.parity);
                 release_key();
@@ -175,7 +177,9 @@ struct Consumer : RowScores {
         }
         prepare_scores(masked);
         float unused[2];
-        softmax_exact<true, true>(scores, state, scale, unused);
+        // Compact kernels have one copy: where no key came before, the results are the same.
+        if constexpr (TW_IS_COMPACT) state = {{-kInfinity, -kInfinity}, {0, 0}};
+        softmax_exact<!TW_IS_COMPACT, true>(scores, state, scale, unused);
         LiveKeys live;
         if constexpr (kHidesKeys) live = live_keys();
         release_key();
@@ -189,7 +193,7 @@ struct Consumer : RowScores {
     }
 
     /// Needed before the P V of a masked block.
-    TW_DEVICE void clear_hidden_values(const LiveKeys& live) const {
+    TW_DEVICE_ONCE void clear_hidden_values(const LiveKeys& live) const {
         if (live.all()) return;
         ptx::mbarrier_wait(shared.value_full(value_ring.index), value_ring.parity);
         clear_hidden<kValueDim>(shared.value(value_ring.index), live);
@@ -210,20 +214,19 @@ struct Consumer : RowScores {
     /// One more block. Its Q K^T and the P V of the previous block are in flight together; the
     /// softmax overlaps with P V, which is left in flight. Masked blocks in which a row may have
     /// its first unmasked key take the exact maximum. `sum` is the sum of p.
-    template <bool kMasked>
-    TW_DEVICE_ONCE Speculation speculate_block(float (&sum)[2]) {
+    TW_DEVICE_ONCE Speculation speculate_block(bool masked, float (&sum)[2]) {
         issue_scores();
         issue_output();
         ptx::wgmma_wait<1>();
         ptx::wgmma_tie(scores);
         block += kListedBlocks ? 1 : -1;
         if constexpr (kScoreMod) mod.enter_block(block * kBlockN + column);
-        if (kExactMaximum || (kMasked && !rows_have_keys())) return Speculation::kNone;
+        if (kExactMaximum || (masked && !rows_have_keys())) return Speculation::kNone;
         // A mod is folded into the exponent if nothing else needs its scores.
-        constexpr bool kRaw = kScoreMod && !kMasked;
-        if constexpr (!kRaw) prepare_scores(kMasked);
-        return softmax_speculative<kRaw>(scores, state, scale, mod, sum) ? Speculation::kHolds
-                                                                         : Speculation::kFails;
+        const bool raw = kScoreMod && !masked;
+        if (!raw) prepare_scores(masked);
+        return softmax_speculative(raw, scores, state, scale, mod, sum) ? Speculation::kHolds
+                                                                        : Speculation::kFails;
     }
 
     /// Repairs a block whose speculative maximum did not hold. What was accumulated before must be
@@ -298,15 +301,15 @@ struct Consumer : RowScores {
     }
 
     /// Visits the blocks of a run up to the first whose speculative maximum does not hold.
-    template <bool kMasked>
-    TW_DEVICE Speculation visit(int& count, float (&sum)[2]) {
+    TW_DEVICE Speculation visit(bool masked, int& count, float (&sum)[2]) {
+        TW_LOOP
         do {
             --count;
-            const Speculation speculation = speculate_block<kMasked>(sum);
+            const Speculation speculation = speculate_block(masked, sum);
             if (speculation != Speculation::kHolds) return speculation;
             state.sum[0] += sum[0];
             state.sum[1] += sum[1];
-            finish_block(kMasked);
+            finish_block(masked);
         } while (count > 0);
         return Speculation::kHolds;
     }
@@ -319,8 +322,9 @@ struct Consumer : RowScores {
         while (run.count > 0) {
             const bool masked = kMasks && run.masked;
             float sum[2], factor[2];
-            const Speculation speculation =
-                masked ? visit<true>(run.count, sum) : visit<false>(run.count, sum);
+            const Speculation speculation = TW_IS_COMPACT ? visit(masked, run.count, sum)
+                                            : masked      ? visit(true, run.count, sum)
+                                                          : visit(false, run.count, sum);
             // One copy of the repair for both kinds of blocks compiles a quarter faster.
             if (speculation != Speculation::kHolds) {
                 repair_block(speculation, masked, sum, factor);

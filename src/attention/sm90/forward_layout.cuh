@@ -85,14 +85,17 @@ static_assert(8 * (4 + 4 * kStages) <= 192, "barriers end before the tile descri
 
 TW_DEVICE void initialize_barriers(const Shared& shared) {
     constexpr u32 kConsumerWarps = 4 * kWarpgroups;
+    TW_LOOP
     for (int i = 0; i < kQueryBuffers; ++i) {
         ptx::mbarrier_init(shared.query_full(i), 1);
         ptx::mbarrier_init(shared.query_empty(i), kConsumerWarps);
     }
+    TW_LOOP
     for (int i = 0; i < kStages; ++i) {
         ptx::mbarrier_init(shared.key_full(i), 1);
         ptx::mbarrier_init(shared.key_empty(i), kConsumerWarps);
     }
+    TW_LOOP
     for (int i = 0; i < kValueStages; ++i) {
         ptx::mbarrier_init(shared.value_full(i), 1);
         ptx::mbarrier_init(shared.value_empty(i), kConsumerWarps);

@@ -21,6 +21,7 @@ struct Producer {
 
     TW_DEVICE void load(u32 target, const TensorMap* map, u32 barrier, u64 policy, int dim,
                         u32 panel_bytes, int row, int head, int batch) {
+        TW_LOOP
         for (int panel = 0; panel < panels(dim); ++panel) {
             ptx::tensor_load(target + panel * panel_bytes, map, barrier, policy, panel * kPanel,
                              row, head, batch);
@@ -28,7 +29,7 @@ struct Producer {
     }
 
     /// Describes a tile and loads its query rows, once the consumers have released the buffer.
-    TW_DEVICE void open(const Tile& tile) {
+    TW_DEVICE_ONCE void open(const Tile& tile) {
         const u32 full = shared.query_full(query_ring.index);
         ptx::mbarrier_wait(shared.query_empty(query_ring.index), query_ring.parity);
         const u32 words = shared.tile(query_ring.index);
@@ -50,6 +51,7 @@ struct Producer {
             ptx::mbarrier_arrive_expect(full, kQueryBytes + kGradOutBytes);
             const u32 target = shared.query(query_ring.index);
             if constexpr (kGroup > 1) {
+                TW_LOOP
                 for (int panel = 0; panel < panels(kQueryDim); ++panel) {
                     ptx::tensor_load(target + panel * kQueryPanelBytes, query_map, full, once,
                                      panel * kPanel, 0, tile.q_tile * (kBlockM / kGroup), tile.head,
@@ -73,8 +75,8 @@ struct Producer {
     static constexpr bool kKeyAhead = !kQueryGradient;
 
     /// Loads a block of K or V.
-    TW_DEVICE void load_block(u32 target, const TensorMap* map, u32 full, int dim, int block,
-                              const Tile& tile) {
+    TW_DEVICE_ONCE void load_block(u32 target, const TensorMap* map, u32 full, int dim, int block,
+                                   const Tile& tile) {
         load(target, map, full, keep, dim, kBlockPanelBytes,
              (kPacked ? tile.rows.kv_begin : 0) + block * kBlockN, tile.head / p.heads_per_kv_head,
              kPacked ? 0 : tile.batch);
@@ -82,8 +84,8 @@ struct Producer {
 
     /// `entry` is where the block is listed, at place `index`, with `left` of its blocks still to
     /// come, this one included.
-    TW_DEVICE void load_key(int block, const Tile& tile, const MaskEntry& entry, int index,
-                            int left) {
+    TW_DEVICE_ONCE void load_key(int block, const Tile& tile, const MaskEntry& entry, int index,
+                                 int left) {
         const u32 full = shared.key_full(key_ring.index);
         ptx::mbarrier_wait(shared.key_empty(key_ring.index), key_ring.parity);
         u32 bytes = kKeyBytes;
@@ -109,7 +111,7 @@ struct Producer {
         key_ring.advance();
     }
 
-    TW_DEVICE void load_value(int block, const Tile& tile) {
+    TW_DEVICE_ONCE void load_value(int block, const Tile& tile) {
         const u32 full = shared.value_full(value_ring.index);
         ptx::mbarrier_wait(shared.value_empty(value_ring.index), value_ring.parity);
         ptx::mbarrier_arrive_expect(full, kValueBytes);
@@ -129,7 +131,7 @@ struct Producer {
         Place at;
         uint4 tile, rows;
     };
-    TW_DEVICE Listed read_tile(int place) const {
+    TW_DEVICE_ONCE Listed read_tile(int place) const {
         Listed result;
         result.at = place_at(place, p);
         const int batch = p.mask.batches == 1 ? 0 : result.at.batch;
@@ -193,6 +195,7 @@ struct Producer {
             Tile next{-1, 0, 0, 0, {}};
             const int last = tile.begin + tile.blocks - 1;
             // From right to left: the masked block of a causal tile comes first.
+            TW_LOOP
             for (int i = 0; i < tile.blocks; ++i) {
                 const int block = last - i;
                 load_key(block, tile, {}, 0, 0);
@@ -226,6 +229,7 @@ struct Producer {
             MaskEntry next_entry{};
             int left = entry.count, previous = 0, next_index = 0;
             MaskEntry following = read_entry(entry_index + 1);  // the lists end with a spare entry
+            TW_LOOP
             for (int i = 0; i < tile.blocks; ++i) {
                 if (left == 0) {
                     entry = following;

@@ -39,7 +39,7 @@ struct RowScores {
     int block;        ///< the key block whose scores are in `scores`
     int segment[2];   ///< segment ids of the two rows
     u64 dropout_key;  ///< from seed, batch and head
-    float scores[kScores];
+    TW_ALIGNED float scores[kScores];
 
     // ---- waiting and releasing. One arrival per warp, since each waits for its own part of the
     // wgmma.
@@ -50,11 +50,11 @@ struct RowScores {
         release(shared.query_empty(query_ring.index));
         query_ring.advance();
     }
-    TW_DEVICE void release_key() {
+    TW_DEVICE_ONCE void release_key() {
         release(shared.key_empty(key_ring.index));
         key_ring.advance();
     }
-    TW_DEVICE void release_value() {
+    TW_DEVICE_ONCE void release_value() {
         release(shared.value_empty(value_ring.index));
         value_ring.advance();
     }
@@ -100,7 +100,7 @@ struct RowScores {
             return end >= kBlockN && (kLiveLists ? bits == ~0ull : begin <= 0);
         }
     };
-    TW_DEVICE LiveKeys live_keys() const {
+    TW_DEVICE_ONCE LiveKeys live_keys() const {
         LiveKeys live{~0ull, 0, kBlockN};
         // NOTE: computed here and not before a branch, where unmasked blocks would pay for it.
         const int first = static_cast<int>(ptx::uniform_here(block)) * kBlockN;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,18 +45,42 @@ Kernels load_once(const std::string& variant, int device, Load load) {
     return kernel_memo<Kernels>().put(std::pair(variant, device), load());
 }
 
-/// The same, where the first call may load compact kernels: `load(units)` loads what it is given.
+/// What calls of a variant run until its full kernels are compiled.
+template <typename Kernels>
+struct Interim {
+    Kernels kernels;
+    std::vector<cuda::CompileRequest> full;
+};
+
+template <typename Kernels>
+auto& interim_memo() {
+    using Shared = std::shared_ptr<const Interim<Kernels>>;
+    static auto* const kInterim =
+        new Memo<std::pair<std::string, int>, Shared>("compact kernels of the Hopper engine", 64);
+    return *kInterim;
+}
+
+/// The same, where calls may run compact kernels until the full ones are compiled: `load(units)`
+/// loads what it is given.
 template <typename Kernels, typename Load>
 Kernels load_in_stages(const FirstCall& call, const std::string& variant, int device,
                        const std::function<std::vector<cuda::CompileRequest>()>& generate,
                        Load load) {
     if (const auto known = loaded<Kernels>(variant, device)) return *known;
+    const std::pair<std::string, int> key{variant, device};
+    if (const auto interim = interim_memo<Kernels>().find(key);
+        interim && stays_compact(call, device, (*interim)->full)) {
+        run::interrupt_recording();
+        return (*interim)->kernels;
+    }
     const std::vector<cuda::CompileRequest> units = generate();
     if (begins_compact(call, variant, device, units)) {
         run::interrupt_recording();  // later calls have other kernels
         try {
             const Kernels kernels = load(compact(units));
             compile_ahead(units);  // not at the same time, which would slow both down
+            interim_memo<Kernels>().put(
+                key, std::make_shared<const Interim<Kernels>>(Interim<Kernels>{kernels, units}));
             return kernels;
         } catch (const InternalError& error) {
             // What does not compile as a compact kernel may compile as a full one; if it does not,
@@ -63,7 +88,9 @@ Kernels load_in_stages(const FirstCall& call, const std::string& variant, int de
             debug_log("attention", "sm90: no compact kernels: {}", error.what());
         }
     }
-    return load_once<Kernels>(variant, device, [&] { return load(units); });
+    const Kernels kernels = load_once<Kernels>(variant, device, [&] { return load(units); });
+    interim_memo<Kernels>().drop(key);
+    return kernels;
 }
 
 }  // namespace tilewright::attn::sm90

@@ -56,15 +56,15 @@ TW_DEVICE float quad_sum(float x) {
 }
 
 template <int kCount>
-TW_DEVICE void multiply_rows(float (&values)[kCount], const float (&factor)[2]) {
+TW_DEVICE_ONCE void multiply_rows(float (&values)[kCount], const float (&factor)[2]) {
     TW_UNROLL
     for (int i = 0; i < kCount; ++i) values[i] *= factor[i / 2 % 2];
 }
 
 /// Turns scores into p = exp2(scale * score - reference), and returns this thread's sums of p.
 template <int kCount>
-TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2], float scale,
-                            float (&sum)[2]) {
+TW_DEVICE_ONCE void exponentiate(float (&scores)[kCount], const float (&reference)[2], float scale,
+                                 float (&sum)[2]) {
     float partial[2][2] = {};  // by row and column parity, which gives four chains of additions
     TW_UNROLL
     for (int i = 0; i < kCount; ++i) {
@@ -98,7 +98,7 @@ TW_DEVICE void exponentiate(float (&scores)[kCount], const float (&reference)[2]
 
 /// The largest value of each row in this thread's registers.
 template <int kCount>
-TW_DEVICE void row_maxima(const float (&values)[kCount], float (&largest)[2]) {
+TW_DEVICE_ONCE void row_maxima(const float (&values)[kCount], float (&largest)[2]) {
     float partial[2][2] = {{values[0], values[1]}, {values[2], values[3]}};
     TW_UNROLL
     for (int i = 4; i < kCount; ++i) {
@@ -117,8 +117,8 @@ TW_DEVICE bool are_large(const float (&reference)[2]) {
 /// accumulated before (unless kFirst) must be multiplied by `factor`. kGuard: a row may have no
 /// unmasked key so far; its p are then 0.
 template <bool kFirst, bool kGuard, int kCount>
-TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float scale,
-                             float (&factor)[2]) {
+TW_DEVICE_ONCE void softmax_exact(float (&scores)[kCount], RowState& state, float scale,
+                                  float (&factor)[2]) {
     float largest[2], highest[2], reference[2], sum[2];
     row_maxima(scores, largest);
     bool is_large = false;
@@ -171,12 +171,12 @@ TW_DEVICE void softmax_exact(float (&scores)[kCount], RowState& state, float sca
 constexpr float kLargestSum = 8192.0f;
 
 /// False (for the whole warp) if the block must be repaired; scores have become p in any case. A
-/// row without an unmasked key so far has a reference of -inf and fails. kRaw: the score mod is
+/// row without an unmasked key so far has a reference of -inf and fails. `raw`: the score mod is
 /// still to be applied.
-template <bool kRaw, int kCount, typename Mod>
-TW_DEVICE bool softmax_speculative(float (&scores)[kCount], const RowState& state, float scale,
-                                   const Mod& mod, float (&sum)[2]) {
-    if constexpr (kRaw) {
+template <int kCount, typename Mod>
+TW_DEVICE bool softmax_speculative(bool raw, float (&scores)[kCount], const RowState& state,
+                                   float scale, const Mod& mod, float (&sum)[2]) {
+    if (raw) {
         exponentiate(scores, state.reference, mod, sum);
     } else {
         exponentiate(scores, state.reference, scale, sum);

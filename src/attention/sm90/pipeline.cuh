@@ -25,9 +25,11 @@ TW_DEVICE int keys_of(const void* lengths, int index, int most) {
 template <int kThreads, typename Hidden>
 TW_DEVICE void clear_rows(u32 tile, int panels, u32 panel_bytes, int rows, u32 thread,
                           const Hidden& hidden) {
+    TW_LOOP
     for (int row = thread / 8; row < rows; row += kThreads / 8) {
         if (!hidden(row)) continue;
         const u32 target = tile + row * 128 + thread % 8 * 16;
+        TW_LOOP
         for (int panel = 0; panel < panels; ++panel) {
             ptx::store_shared_128(target + panel * panel_bytes, make_uint4(0, 0, 0, 0));
         }
@@ -66,6 +68,10 @@ TW_DEVICE u32 enter_kernel(const Shared& shared, const Maps*... maps) {
 /// times wait in memory, not in registers.
 template <typename Run>
 TW_DEVICE void timed(u64* profiles, const Run& run) {
+    if constexpr (TW_IS_COMPACT) {
+        run();
+        return;
+    }
     u64* const profile = profiles + 3 * blockIdx.x;
     if (profiles != nullptr && threadIdx.x == 128) {
         profile[0] = ptx::clock_cycles();

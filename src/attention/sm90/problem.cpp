@@ -215,7 +215,8 @@ cuda::CompileRequest kernel_request(std::string name, const ProblemDesc& desc,
     // What a user's mod makes the kernel spill is the price of the mod; the debug log tells it.
     if (desc.score_mod == nullptr) request.spill_limit_bytes = spills;
     request.headers = device_headers();
-    request.headers.push_back({"wgmma_shapes.cuh", cuda::wgmma_shapes_header(products)});
+    request.headers.push_back(
+        {"wgmma_shapes.cuh", cuda::wgmma_shapes_header(products, /*with_compact=*/true)});
     request.headers.push_back(
         {"score_mod.cuh", desc.score_mod != nullptr ? desc.score_mod->text : kNoScoreMod});
     return request;

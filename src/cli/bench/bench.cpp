@@ -6,6 +6,7 @@
 #include <charconv>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "run/tune_kernel.h"
 #include "support/check.h"
 #include "support/write_file.h"
+#include "tilewright/first_calls.h"
 #include "tilewright/system.h"
 
 namespace tilewright::cli {
@@ -145,6 +147,8 @@ void run(const Options& options, const CLI::App& command, Console& console) {
     };
     const TuningTables tables(bench.autotune, notes);
     if (bench.autotune && options.operation == "matmul") run::tune_kernels(true);
+    std::optional<NoCompactKernels> full;  // others would be measured in their place
+    if (options.operation != "compile") full.emplace();
     Report report(own_tables ? nullptr : &notes,
                   [&](const Report& so_far) { write_json(so_far, false); });
     (gpu ? benchmark.on_gpu : benchmark.on_cpu)(bench, report);

@@ -114,6 +114,75 @@ TW_DEVICE_ONCE void wgmma({tag}, Steps<{steps}>, {sum} (&d)[{count}], {parameter
         fmt::arg("inputs", inputs));
 }
 
+/// The same for a compact kernel, whose registers lie in memory: a loop over the steps between
+/// loads and stores of the accumulators. An operand in registers is loaded step by step.
+std::string compact_text(const WgmmaShape& shape) {
+    TW_ASSERT(size_of(shape.dtype) == 2 && !shape.accumulate_given, "no compact product of {}",
+              name(shape.dtype));
+    const bool registers = shape.a_in_registers;
+    const int count = shape.n / 2;
+    const auto four = [](const char* of, int from) {
+        return fmt::format("{{{0}{1}, {0}{2}, {0}{3}, {0}{4}}}", of, from, from + 1, from + 2,
+                           from + 3);
+    };
+    // Operands: d, a, b, accumulate, transpose b (and a), the strides of b (and a).
+    const int strides = registers ? 5 : 6;
+    const auto descriptor = [](const char* of, int operand, int stride) {
+        return fmt::format(
+            "        \"mul.lo.u32 o, j, %{2};\\nmad.lo.u32 o, k, %{3}, o;\\n\"\n"
+            "        \"cvt.u64.u32 {0}, o;\\nadd.s64 {0}, {0}, %{1};\\n\"\n",
+            of, operand, stride, stride + 1);
+    };
+    std::string loads, stores;
+    for (int i = 0; i < count; i += 4) {
+        loads +=
+            fmt::format("        \"ld.local.v4.f32 {}, [at + {}];\\n\"\n", four("d", i), 4 * i);
+        stores +=
+            fmt::format("        \"st.local.v4.f32 [at + {}], {};\\n\"\n", 4 * i, four("d", i));
+    }
+    const std::string left =
+        registers ? "        \"ld.local.v4.b32 {r0, r1, r2, r3}, [a];\\nadd.s64 a, a, 16;\\n\"\n"
+                  : descriptor("a", 1, strides + 2);
+    return fmt::format(
+        R"(
+/// PTX ISA, wgmma.mma_async.m64n{n}k16, {steps} times, a in {source}; compact.
+template <int kAccumulate, int kTransposeB, {parameters}>
+TW_DEVICE_ONCE void wgmma({tag}, Steps<{steps}>, float (&d)[{count}], {parameter}, u64 b) {{
+    asm volatile(
+        "{{\n.reg .pred add, more;\n.reg .b32 i, j, k, o, r<4>;\n.reg .b64 a, b, at;\n"
+        ".reg .f32 d<{count}>;\ncvta.to.local.u64 at, %0;\n{start}"
+{loads}        "setp.ne.b32 add, %3, 0;\nmov.u32 i, 0;\nwgmma.fence.sync.aligned;\nSTEP:\n"
+        "and.b32 j, i, 3;\nshr.u32 k, i, 2;\n"
+{right}{left}        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
+        "{{{places}}}, "
+        "{of_a}, b, add, 1, 1, {transpose};\n"
+        "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
+        "setp.ne.b32 add, 1, 0;\nadd.u32 i, i, 1;\nsetp.lt.u32 more, i, {steps};\n@more bra STEP;\n"
+{stores}        "}}" ::"l"(d),
+        "l"(a), "l"(b), "n"(kAccumulate), "n"(kTransposeB), {inputs}
+        : "memory");
+}}
+)",
+        fmt::arg("n", shape.n), fmt::arg("steps", shape.steps),
+        fmt::arg("source", registers ? "registers" : "shared"),
+        fmt::arg("parameters", registers ? "typename StrideB"
+                                         : "int kTransposeA, typename StrideA, typename StrideB"),
+        fmt::arg("tag", wgmma_tag(shape.dtype)), fmt::arg("count", count),
+        fmt::arg("parameter",
+                 registers ? fmt::format("const u32 (&a)[{}]", 4 * shape.steps) : "u64 a"),
+        fmt::arg("start", registers ? "cvta.to.local.u64 a, %1;\\n" : ""), fmt::arg("loads", loads),
+        fmt::arg("stores", stores), fmt::arg("right", descriptor("b", 2, strides)),
+        fmt::arg("left", left), fmt::arg("dtype", ptx_name(shape.dtype)),
+        fmt::arg("places",
+                 list(count, 16, "\"\n        \"", [](int i) { return fmt::format("d{}", i); })),
+        fmt::arg("of_a", registers ? four("r", 0) : "a"),
+        fmt::arg("transpose", registers ? "%4" : "%5, %4"),
+        fmt::arg("inputs", registers ? "\"n\"(StrideB::at(1)), \"n\"(StrideB::at(4))"
+                                     : "\"n\"(kTransposeA),\n        \"n\"(StrideB::at(1)), "
+                                       "\"n\"(StrideB::at(4)), \"n\"(StrideA::at(1)), "
+                                       "\"n\"(StrideA::at(4))"));
+}
+
 }  // namespace
 
 const char* wgmma_tag(DType dtype) {
@@ -138,11 +207,17 @@ const char* wgmma_tag(DType dtype) {
     }
 }
 
-std::string wgmma_shapes_header(std::span<const WgmmaShape> shapes) {
+std::string wgmma_shapes_header(std::span<const WgmmaShape> shapes, bool with_compact) {
     std::string text =
         "// Generated: the wgmma shapes of one kernel.\n#pragma once\n\n"
         "#include \"cuda/device/ptx/wgmma.cuh\"\n\nnamespace twd::ptx {\n";
+    if (with_compact) {
+        text += "\n#ifdef TW_COMPACT\n";
+        for (const WgmmaShape& shape : shapes) text += compact_text(shape);
+        text += "\n#else\n";
+    }
     for (const WgmmaShape& shape : shapes) text += function_text(shape);
+    if (with_compact) text += "\n#endif\n";
     return text + "\n}  // namespace twd::ptx\n";
 }
 

@@ -36,6 +36,9 @@ const char* wgmma_tag(DType dtype);
 ///
 /// All steps are one asm statement: as statements of their own, with all accumulators as operands
 /// of each, they took half of a kernel's compile time.
-std::string wgmma_shapes_header(std::span<const WgmmaShape> shapes);
+///
+/// `with_compact`: with other functions where TW_COMPACT is defined (device/compact.cuh), whose
+/// arrays must be aligned to 16 bytes and lie in memory of the thread. 16-bit operands only.
+std::string wgmma_shapes_header(std::span<const WgmmaShape> shapes, bool with_compact = false);
 
 }  // namespace tilewright::cuda

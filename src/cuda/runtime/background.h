@@ -11,6 +11,9 @@ namespace tilewright::cuda {
 /// nothing and waits for nothing?
 bool is_compiled(const CompileRequest& request);
 
+/// Does a thread of `compile_in_background` still compile a request?
+bool is_compiling(const CompileRequest& request);
+
 /// How many threads of `compile_in_background` are at work.
 std::size_t background_compilations();
 

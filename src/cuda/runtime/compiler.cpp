@@ -337,6 +337,7 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
 
 /// A compilation on a thread of its own.
 struct Background {
+    std::string key;  ///< source_key of the request
     std::shared_ptr<std::atomic<bool>> done;
     std::jthread thread;
 };
@@ -448,8 +449,18 @@ bool is_compiled(const CompileRequest& request) {
     return read_from(DiskCache(kernel_cache_folder()), request, cache_key(request)).has_value();
 }
 
+bool is_compiling(const CompileRequest& request) {
+    const std::string key = source_key(request);
+    BackgroundThreads& threads = background_threads();
+    const std::lock_guard lock(threads.mutex);
+    return std::any_of(threads.all.begin(), threads.all.end(), [&](const Background& work) {
+        return work.key == key && !work.done->load();
+    });
+}
+
 void compile_in_background(CompileRequest request) {
-    if (request.kernels.empty() && installed_kernel_pack().contains(source_key(request))) return;
+    std::string key = source_key(request);
+    if (request.kernels.empty() && installed_kernel_pack().contains(key)) return;
     BackgroundThreads& threads = background_threads();
     const std::lock_guard lock(threads.mutex);
     std::erase_if(threads.all, [](const Background& work) { return work.done->load(); });
@@ -463,7 +474,7 @@ void compile_in_background(CompileRequest request) {
         done->store(true);
     };
     try {
-        threads.all.push_back({done, std::jthread(work)});
+        threads.all.push_back({std::move(key), done, std::jthread(work)});
     } catch (const std::system_error& error) {  // no more threads: the call that needs it compiles
         debug_log("cuda", "nothing is compiled ahead: {}", error.what());
     }
