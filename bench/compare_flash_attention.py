@@ -19,11 +19,14 @@ import dataclasses
 import functools
 import importlib
 import json
+import os
 import statistics
 import sys
 import time
 
 import flash_attention
+
+os.environ.setdefault("TILEWRIGHT_COMPACT", "0")  # full kernels, not those of first calls
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ python bench/jax_cuda.py [rounds] [mha|norms|dispatch|devices]
 """
 
 import functools
+import os
 import statistics
 import sys
 import time
@@ -17,6 +18,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import tilewright.jax as twj
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+os.environ.setdefault("TILEWRIGHT_COMPACT", "0")  # full kernels, not those of first calls
 
 
 def seconds(function, calls):

@@ -362,6 +362,11 @@ inline std::vector<CudaProgram> cuda_programs() {
     programs.push_back(attention_program("bf16", 32, 32, 80, 61));
     programs.push_back(attention_program("bf16", 16, 128, 96, 128));
     programs.push_back(log_sum_exp_program());
+    // One warp copies tiles of 32 pieces for each thread.
+    CudaProgram few = attention_program("bf16", 16, 64, 128, 300);
+    few.name += ", few rows of queries";
+    few.text.replace(few.text.find("grid [] {"), 9, "grid [] num_warps 1 {");
+    programs.push_back(std::move(few));
     return programs;
 }
 

@@ -100,26 +100,55 @@ void ThreadPrinter::copy_tile(const Instruction& made) {
     if (!text.uniform.empty()) line("const bool ok = {};", text.uniform);
     line("auto* const from = {};", text.pointer);
     if (!text.windows[1].empty()) line("{}", text.windows[1]);
-    // Rows at which the swizzle repeats: a thread's pieces are equally far apart in both memories.
-    if (text.regular && rank == 2 && threads % pieces_per_row == 0 && step % 8 == 0 &&
-        pieces % threads == 0) {
+    // The swizzle repeats after 8 rows, so that a thread's pieces are equally far apart in both
+    // memories, every piece or every `phases`-th one.
+    const int phases = step % 8 == 0 ? 1 : step > 0 && 8 % step == 0 ? 8 / step : 0;
+    const int count = static_cast<int>(pieces / threads);
+    if (text.regular && rank == 2 && threads % pieces_per_row == 0 && pieces % threads == 0 &&
+        phases > 0 && count % phases == 0) {
         if (!text.uniform.empty()) {
             text.rows_inside =
                 fmt::format("ok ? {} : 0",
                             text.rows_inside.empty() ? fmt::format("{}", rows) : text.rows_inside);
         }
         line("const int row = threadIdx.x / {0}, piece = threadIdx.x % {0};", pieces_per_row);
-        line("const u32 to = {};", swizzled);
+        const auto to_of = [&](int phase) {
+            return phases == 1 ? std::string("to") : fmt::format("to{}", phase);
+        };
+        for (int phase = 0; phase < phases; ++phase) {
+            const std::string row = phase == 0 ? "row" : fmt::format("row + {}", phase * step);
+            line("const u32 {} = memory_address + {} + swizzled<{}, {}>({}, piece * 16);",
+                 to_of(phase), to, row_bytes, made.number("group"), row);
+        }
         line("auto* const rows_from = from + piece * {}{};", per_piece, text.row_offset);
         if (!text.valid.empty()) line("const int bytes = {};", text.valid);
         if (!text.rows_inside.empty()) line("const int rows = {};", text.rows_inside);
+        // A warp that copies a tile by itself would have dozens of copies: most of the text to
+        // compile, and no faster than some at a time.
+        constexpr int kMost = 16, kAtOnce = 8;
+        const int at_once = count > kMost && count % kAtOnce == 0 ? kAtOnce : count;
+        const bool loops = at_once < count;
+        if (loops) {
+            line("#pragma unroll 1");
+            line("for (int past = 0; past < {}; past += {}) {{", count * step, at_once * step);
+            ++depth_;
+        }
         const std::string whole = text.valid.empty() ? "16" : "bytes";
-        for (int i = 0; i < pieces / threads; ++i) {
-            line("ptx::cp_async_16(to + {}, rows_from + {} * {}, {});", i * step * row_bytes,
-                 i * step, text.row_stride,
-                 text.rows_inside.empty()
-                     ? whole
-                     : fmt::format("row < rows - {} ? {} : 0", i * step, whole));
+        for (int i = 0; i < at_once; ++i) {
+            const std::string target =
+                loops ? fmt::format("{} + past * {}", i / phases * phases * step * row_bytes,
+                                    row_bytes)
+                      : fmt::format("{}", i / phases * phases * step * row_bytes);
+            const std::string row =
+                loops ? fmt::format("(past + {})", i * step) : fmt::format("{}", i * step);
+            line("ptx::cp_async_16({} + {}, rows_from + {} * {}, {});", to_of(i % phases), target,
+                 row, text.row_stride,
+                 text.rows_inside.empty() ? whole
+                                          : fmt::format("row < rows - {} ? {} : 0", row, whole));
+        }
+        if (loops) {
+            --depth_;
+            line("}}");
         }
     } else {
         if (!text.windows[0].empty()) line("{}", text.windows[0]);
