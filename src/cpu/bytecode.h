@@ -308,6 +308,42 @@ struct ScanRows {
     std::uint64_t identity = 0;
 };
 
+/// A scan with the user's function. Rows of the values combined so far and of those that come next
+/// make the rows combined with these. Down rows, lanes are combined side by side. Along lanes, so
+/// many elements of kSegments segments are transposed, and segments combined side by side.
+struct CombineScan {
+    static constexpr std::int64_t kSegments = 64, kSteps = 32;
+    /// Most operands, and bytes of temporaries for one value, of an op that runs by itself.
+    static constexpr std::size_t kMaxValues = 8;
+    static constexpr std::int64_t kTemporaryLanes = 128;
+    /// Elements of work memory for each value: rows, a line, totals and a segment.
+    static constexpr std::int64_t kRowElements = 4096, kLineElements = 3072;
+    static constexpr std::int64_t kWork =
+        kRowElements + kLineElements + 6 * kSegments + kSteps + 4 * 64;
+    static_assert((kSteps + 2) * kSegments <= kRowElements);
+    static_assert(kSteps * kSegments <= kLineElements);
+
+    /// One row of ops, the last of which store the results. Operands by home: buffers 0 to n - 1
+    /// are what comes before, n to 2n - 1 what comes after, further ones temporaries; slots are
+    /// those of the program; view i is result i. `last` makes only results that are kept, and
+    /// `in_turn` these and what they need from element to element.
+    Chain combine, last, in_turn;
+    std::vector<bool> carried;  ///< the results of `in_turn`
+    /// Scans rows in registers (simd/scan_compiler.h); nullptr where there is no such code. What it
+    /// broadcasts are the elements in these slots.
+    void (*in_registers)(void* arguments) = nullptr;
+    std::vector<std::uint32_t> splats;
+    std::uint32_t num_temporaries = 0;
+    std::vector<std::uint32_t> captured;    ///< slots
+    std::vector<StripSource> in, out;       ///< out of home none: nothing reads it
+    std::vector<std::int64_t> stored_refs;  ///< the Refs that results in views are in
+    std::vector<StripFunction> transpose, stream;
+    bool along_lanes = false, reverse = false;
+    std::int64_t outer = 1, extent = 1, inner = 1;  ///< rows; along lanes, there are outer * extent
+    std::int64_t lanes = 1, width = kPanelLanes;
+    Tile work;  ///< bytes
+};
+
 /// Lines along an axis in order, or the first elements of them.
 struct SortLines {
     SortFunction function = nullptr;
@@ -468,8 +504,8 @@ struct Halt {};
 
 using Instruction =
     std::variant<ScalarOp, ScalarMove, ScalarQuery, Jump, JumpUnless, LoopTest, LoopNext, Chain,
-                 ReduceRows, ScanRows, ArgReduce, SortLines, Move, Pick, Interleave, Dot, Load,
-                 LoadView, SubView, StoreView, Store, Atomic, Print, MachineCode, Halt>;
+                 ReduceRows, ScanRows, CombineScan, ArgReduce, SortLines, Move, Pick, Interleave,
+                 Dot, Load, LoadView, SubView, StoreView, Store, Atomic, Print, MachineCode, Halt>;
 
 /// A tile buffer. Offsets are bytes in the arena, and may be equal where lifetimes do not overlap.
 struct Buffer {

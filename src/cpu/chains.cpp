@@ -33,6 +33,10 @@ void visit_refs(const Instruction& instruction, Visitor&& visit) {
         visit(view->access.ref, false);
     if (const auto* dot = std::get_if<Dot>(&instruction); dot && dot->stored_ref >= 0)
         visit(static_cast<std::uint32_t>(dot->stored_ref), true);
+    if (const auto* scan = std::get_if<CombineScan>(&instruction)) {
+        for (const std::int64_t ref : scan->stored_refs)
+            visit(static_cast<std::uint32_t>(ref), true);
+    }
     if (const auto* chain = std::get_if<Chain>(&instruction)) {
         for (const StripOp& op : chain->ops) {
             if (op.stored_ref >= 0) visit(static_cast<std::uint32_t>(op.stored_ref), true);

@@ -147,6 +147,7 @@ void execute(Frame& frame, const Chain& chain);
 void execute(Frame& frame, const ReduceRows& reduce);
 void execute(Frame& frame, const ArgReduce& reduce);
 void execute(Frame& frame, const ScanRows& scan);
+void execute(Frame& frame, const CombineScan& scan);
 void execute(Frame& frame, const SortLines& sort);
 void execute(Frame& frame, const Move& move);
 void execute(Frame& frame, const Pick& pick);

@@ -531,6 +531,18 @@ void plan_fused_runs(Chain& chain, const DefUse& uses, const Program& program) {
     }
 }
 
+std::optional<FusedRun> plan_whole_run(const Chain& chain, const DefUse& uses,
+                                       const Program& program) {
+    if (!program.kernels->fused.run) return std::nullopt;
+    Planner planner(chain, uses, program);
+    const bool fits = std::all_of(chain.ops.begin(), chain.ops.end(),
+                                  [&](const StripOp& op) { return planner.may_fuse(op); });
+    if (!fits || !planner.plan(0, chain.ops.size())) return std::nullopt;
+    FusedRun run = planner.take();
+    if (!run.forms.empty() || !run.conditions.empty()) return std::nullopt;
+    return run;
+}
+
 void prefetch_next(std::span<Chain* const> chains, std::uint32_t view) {
     for (Chain* chain : chains.subspan(1)) {
         for (FusedRun& run : chain->fused) {

@@ -55,6 +55,7 @@ class Interpreter {
     void while_loop(const Instruction& instruction, Frame& frame);
     void if_else(const Instruction& instruction, Frame& frame);
     void call(const Instruction& instruction, Frame& frame);
+    void associative_scan(const Instruction& instruction, Frame& frame);
 
     void load(const Instruction& instruction, Frame& frame);
     void write(const Instruction& instruction, Frame& frame);
@@ -226,6 +227,8 @@ void Interpreter::step(const Instruction& instruction, Frame& frame) {
             return if_else(instruction, frame);
         case Op::call:
             return call(instruction, frame);
+        case Op::associative_scan:
+            return associative_scan(instruction, frame);
         default:
             break;
     }
@@ -348,6 +351,51 @@ void Interpreter::call(const Instruction& instruction, Frame& frame) {
             TileValue& result = frame.tile(instruction.results[r]);
             result.bits[lane] = value.bits[0];
             result.set_poison(lane, value.poison_at(0));
+        }
+    }
+}
+
+/// One element after the other along the axis: the first stays as it is.
+void Interpreter::associative_scan(const Instruction& instruction, Frame& frame) {
+    const auto& [combine, axis, reverse] = instruction.get<ir::CombineAttributes>();
+    const std::size_t n = instruction.results.size();
+    const std::vector<Value>& parameters = combine->parameters();
+    Frame inner(*combine);
+    const auto set = [&](std::size_t parameter, const TileValue& from, std::size_t at) {
+        TileValue& to = inner.tile(parameters[parameter]);
+        to.reset(combine->type(parameters[parameter]));
+        to.bits[0] = from.bits[at];
+        to.set_poison(0, from.poison_at(at));
+    };
+    const ir::Shape shape = frame.function->type(instruction.result()).shape;
+    for (std::size_t i = 0; i < n; ++i) {
+        frame.tile(instruction.results[i]).reset(frame.function->type(instruction.results[i]));
+    }
+    const Lines lines(shape, axis);
+    for (std::size_t line = 0; line < lines.outer * lines.inner; ++line) {
+        std::size_t before = 0;
+        for (std::size_t step = 0; step < lines.length; ++step) {
+            const std::size_t at = lines.at(
+                line / lines.inner, reverse ? lines.length - 1 - step : step, line % lines.inner);
+            const std::span<const Value> values =
+                step > 0 ? yielded(combine->body) : std::span<const Value>();
+            if (step > 0) {
+                for (std::size_t i = 0; i < n; ++i) {
+                    set(i, frame.tile(instruction.results[i]), before);
+                    set(n + i, frame.tile(instruction.operands[i]), at);
+                }
+                for (std::size_t i = n; i < instruction.operands.size(); ++i)
+                    set(n + i, frame.tile(instruction.operands[i]), 0);
+                run_block(combine->body, inner);
+            }
+            for (std::size_t i = 0; i < n; ++i) {
+                const TileValue& from =
+                    step > 0 ? inner.tile(values[i]) : frame.tile(instruction.operands[i]);
+                TileValue& to = frame.tile(instruction.results[i]);
+                to.bits[at] = from.bits[step > 0 ? 0 : at];
+                to.set_poison(at, from.poison_at(step > 0 ? 0 : at));
+            }
+            before = at;
         }
     }
 }

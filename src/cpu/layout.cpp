@@ -282,6 +282,14 @@ class LaneAssignment {
             default:
                 break;
         }
+        if (instruction.op == Op::associative_scan) {
+            for (std::size_t i = 0; i < instruction.results.size(); ++i) {
+                link(operands[0], operands[i]);
+                link(operands[0], instruction.results[i]);
+            }
+            priced_.push_back({&instruction, weight});
+            return;
+        }
         const bool along = ir::is_elementwise(instruction.op) || instruction.op == Op::broadcast ||
                            instruction.op == Op::slice || instruction.op == Op::concatenate ||
                            instruction.op == Op::random_bits;
@@ -390,6 +398,12 @@ class LaneAssignment {
                 const bool picks = picks_.contains(instruction.result());
                 return priced.weight * kHorizontalReduce *
                        size(picks ? instruction.result() : operand);
+            }
+            case Op::associative_scan: {
+                const Value result = instruction.results[0];
+                if (lane_[result.id] != instruction.get<ir::CombineAttributes>().axis) return 0;
+                return priced.weight * kHorizontalScan * size(result) *
+                       static_cast<double>(instruction.results.size());
             }
             default:
                 return dot_cost(instruction, priced.weight);

@@ -123,6 +123,8 @@ void Lowering::lower(const ir::Instruction& instruction) {
             return lower_reduce(instruction);
         case Op::scan:
             return lower_scan(instruction);
+        case Op::associative_scan:
+            return lower_associative_scan(instruction);
         case Op::sort:
         case Op::argsort:
             return lower_sort(instruction);

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -116,7 +117,6 @@ class Lowering {
     void lower_concatenate(const ir::Instruction& instruction);
     void lower_reduce(const ir::Instruction& instruction);
     bool lower_pick(const ir::Instruction& instruction);
-    void lower_scan(const ir::Instruction& instruction);
     Space space_of(ir::Value value) const;
     StripSource source(ir::Value value, const Space& space);
     StripSource source(const Tile& tile, int at_depth, const Space& space);
@@ -134,6 +134,7 @@ class Lowering {
     const ir::Instruction* store_of(const ir::Instruction& dot) const;
     bool is_added_in_place(const ir::Instruction& load) const;
     Tile lower_target(const ir::Instruction& store);
+    Tile lower_scan_target(const ir::Instruction& store, const ir::Shape& shape, int lane);
     Tile vector_operand(const Tile& tile, int at_depth, std::int64_t width);
     Tile broadcast_words(const Tile& tile, int at_depth, const DotForm& form);
     Tile vector_words(const Tile& tile, int at_depth, std::int64_t width, const DotForm& form);
@@ -141,6 +142,13 @@ class Lowering {
     Tile interleave(const Tile& tile, int at_depth, std::int64_t width, int group);
     Tile packed_once(const Tile& tile, int at_depth, int group, std::int64_t width,
                      const std::function<Tile()>& pack);
+
+    // lower_scans.cpp.
+    void lower_scan(const ir::Instruction& instruction);
+    void lower_associative_scan(const ir::Instruction& instruction);
+    void lower_combine(const ir::Function& mod, std::span<const Tile> captured, CombineScan& scan);
+    const ir::Instruction* scan_store(const ir::Instruction& scan, ir::Value result,
+                                      const Space& space) const;
 
     // lower_sort.cpp.
     void lower_sort(const ir::Instruction& instruction);

@@ -209,6 +209,20 @@ Tile Lowering::lower_target(const ir::Instruction& store) {
     return to;
 }
 
+/// The view to which a scan writes what `store` would store, and the store where that is a copy.
+Tile Lowering::lower_scan_target(const ir::Instruction& store, const ir::Shape& shape, int lane) {
+    StoreView view;
+    view.unit_axis = lane;
+    view.access = lower_access(store, shape);
+    view.view = program_.num_views++;
+    view.copy = new_tile(view.access.dtype, shape, {lane, kPanelLanes});
+    set_dense(view.copy, shape);
+    targets_[&store] = view.copy;
+    const Tile to = tile_of_view(static_cast<int>(view.view), view.access.dtype, shape, lane);
+    emit(std::move(view));
+    return to;
+}
+
 /// A store whose lanes are along the array's rows becomes an op of a chain, which writes directly
 /// to the array where it can.
 bool Lowering::lower_store_view(const ir::Instruction& instruction, const Store& store) {

@@ -31,15 +31,6 @@ bool is_splat(const Tile& tile) {
     return tile.home == Home::slot;
 }
 
-/// The dtype in which a scan runs: that of its accumulator, or where there are no vector kernels
-/// for it, a wider one, which gives the same results.
-DType dtype_of_scan(ir::Reduction kind, DType operand, bool along_lanes) {
-    const DType dtype = ir::accumulator(kind, operand);
-    if (dtype == DType::boolean || size_of(dtype) > 2) return dtype;
-    if (is_float(dtype)) return DType::f32;
-    return along_lanes ? DType::i32 : dtype;  // the scalar loop over columns is a vector one
-}
-
 }  // namespace
 
 Tile with_axes(const Tile& tile, const ir::Shape& shape, std::span<const int> from) {
@@ -338,7 +329,7 @@ bool Lowering::reads_strips(Value value) const {
     const auto& users = users_[value.id];
     return std::all_of(users.begin(), users.end(), [](const ir::Instruction* user) {
         return ir::is_elementwise(user->op) || user->op == Op::slice || user->op == Op::reduce ||
-               user->op == Op::scan || user->op == Op::store;
+               user->op == Op::scan || user->op == Op::associative_scan || user->op == Op::store;
     });
 }
 
@@ -527,83 +518,6 @@ bool Lowering::lower_pick(const ir::Instruction& instruction) {
     pick.out = new_result(instruction.result());
     emit(pick);
     return true;
-}
-
-void Lowering::lower_scan(const ir::Instruction& instruction) {
-    const auto& attributes = instruction.get<ir::ReduceAttributes>();
-    const Value operand = instruction.operands[0];
-    const Value result = instruction.result();
-    const Space space = space_of(operand);
-    const bool along_lanes = attributes.axis == space.lane_axis;
-    const DType dtype = dtype_of_scan(attributes.kind, function_.type(operand).dtype, along_lanes);
-    const DType result_dtype = function_.type(result).dtype;
-    StripFunction function = along_lanes ? kernels().scan_lanes(attributes.kind, dtype)
-                                         : kernels().scan_rows(attributes.kind, dtype);
-    DType stored = dtype;  // what the function reads and writes
-    if (along_lanes && kernels().scan_lanes_in_f32 &&
-        result_dtype == function_.type(operand).dtype) {
-        if (const auto direct = kernels().scan_lanes_in_f32(attributes.kind, result_dtype)) {
-            function = direct;
-            stored = result_dtype;
-        }
-    }
-    if (!function) {
-        user_error("scan", "expected a type the CPU can scan but got {} of {}",
-                   ir::name(attributes.kind), name(dtype));
-    }
-    // Exclusive scans return it, so that it is the operand's.
-    const std::uint64_t identity =
-        element_bits(dtype, ir::identity(attributes.kind, function_.type(operand).dtype));
-    const int depth_of = place(operand).depth;
-    const StripSource in = source(converted(tile(operand), depth_of, stored), depth_of, space);
-    const Tile out = new_tile(stored, space.shape, {space.lane_axis, space.width});
-    const std::int64_t lines = along_lanes ? space.rows() : std::min(space.width, space.lanes());
-    const Tile carried = new_tile(dtype, {lines}, {});
-    if (in.home == Home::view && !along_lanes) {
-        // For the lanes of neighbouring programs, too, which may run as one.
-        std::int64_t& bytes = program_.buffers[carried.index].bytes;
-        bytes = std::max(bytes, kScannedLanes * size_of(dtype) + 64);
-        program_.strip_bytes = std::max(program_.strip_bytes, bytes);
-    }
-    const StripSource carry{carried.home, carried.index, dtype, 0, 0, along_lanes ? 1 : 0};
-    std::int64_t outer = 1, inner = 1;
-    for (int a = 0; a < space.shape.rank(); ++a) {
-        if (a == space.lane_axis) continue;
-        if (a < attributes.axis) outer *= space.shape[a];
-        if (a > attributes.axis) inner *= space.shape[a];
-    }
-    if (along_lanes || (outer == 1 && inner == 1)) {
-        StripOp op;
-        op.kind = along_lanes ? StripOp::Kind::scan_lanes : StripOp::Kind::scan_rows;
-        op.op = Op::scan;
-        op.reduction = attributes.kind;
-        op.function = function;
-        op.in[0] = in;
-        op.num_inputs = 1;
-        op.out = *as_source(out, space);
-        op.sum = carry;
-        op.identity = identity;
-        op.immediate[0] = attributes.reverse;
-        op.immediate[1] = attributes.exclusive;
-        emit_chain(space, op, depth());
-    } else {
-        ScanRows scan;
-        scan.reduction = attributes.kind;
-        scan.function = function;
-        scan.reverse = attributes.reverse;
-        scan.exclusive = attributes.exclusive;
-        scan.in = in;
-        scan.out = *as_source(out, space);
-        scan.carried = carry;
-        scan.outer = outer;
-        scan.extent = space.shape[attributes.axis];
-        scan.inner = inner;
-        scan.lanes = space.lanes();
-        scan.width = space.width;
-        scan.identity = identity;
-        emit(scan);
-    }
-    set_place(result, converted(out, depth(), result_dtype));
 }
 
 }  // namespace tilewright::cpu

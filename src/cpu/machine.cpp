@@ -22,6 +22,7 @@
 #include "cpu/arguments.h"
 #include "cpu/assign_memory.h"
 #include "cpu/bytecode.h"
+#include "cpu/combine_rows.h"
 #include "cpu/divided_atomics.h"
 #include "cpu/execute.h"
 #include "cpu/lower.h"
@@ -30,6 +31,7 @@
 #include "cpu/slow_paths.h"
 #include "cpu/small_tiles.h"
 #include "ir/passes/contract.h"
+#include "ir/passes/expand_scans.h"
 #include "ir/passes/pipeline.h"
 #include "support/check.h"
 #include "support/debug_log.h"
@@ -43,6 +45,8 @@ namespace tilewright::cpu {
 std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     ir::Function function = kernel;
     ir::optimise(function);
+    const auto has_no_rows = [](const ir::Instruction& scan) { return !combine_rows(scan); };
+    if (ir::expand_scans(function, has_no_rows).changed()) ir::optimise(function);
     ir::contract(function);
     static std::atomic<std::uint64_t> last_id{0};
     auto program = std::make_shared<Program>();

@@ -72,6 +72,12 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
         on(instruction.in, Use::read);
         on(instruction.out, Use::write);
         on(instruction.carried, Use::write);
+    } else if constexpr (std::is_same_v<T, CombineScan>) {
+        for (auto& slot : instruction.captured) detail::visit_slot(slot, Use::read, visit);
+        for (auto& slot : instruction.splats) detail::visit_slot(slot, Use::read, visit);
+        for (auto& in : instruction.in) on(in, Use::read);
+        for (auto& out : instruction.out) on(out, Use::write);
+        on(instruction.work, Use::write);
     } else if constexpr (std::is_same_v<T, SortLines>) {
         on(instruction.in, Use::read);
         if (instruction.out.home != Home::none) on(instruction.out, Use::write);

@@ -102,6 +102,17 @@ struct WorkOf {
                 scan.in.home == Home::view ? count * size_of(scan.in.dtype) : 0,
                 {}};
     }
+    Work operator()(const CombineScan& scan) const {
+        const double count = static_cast<double>(scan.outer) * static_cast<double>(scan.extent) *
+                             static_cast<double>(scan.inner) * static_cast<double>(scan.lanes);
+        Work work;
+        for (const StripOp& op : scan.combine.ops) work.flops += flops(op) * count;
+        for (const StripSource& in : scan.in)
+            work.bytes += in.home == Home::view ? count * size_of(in.dtype) : 0;
+        for (const StripSource& out : scan.out)
+            work.bytes += out.home == Home::view ? count * size_of(out.dtype) : 0;
+        return work;
+    }
     Work operator()(const Move& move) const {
         const double box = static_cast<double>(move.box.size()) * size_of(move.in.dtype);
         return {0, move.in.home == Home::view ? box : 0, {}};

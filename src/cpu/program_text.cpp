@@ -130,6 +130,20 @@ struct Printer {
                            ir::name(scan.reduction), text_of(scan.in), scan.outer, scan.extent,
                            scan.inner);
     }
+    std::string operator()(const CombineScan& scan) const {
+        std::string out, in;
+        for (const StripSource& each : scan.out)
+            out += (out.empty() ? "" : ", ") + (each.home == Home::none ? "_" : text_of(each));
+        for (const StripSource& each : scan.in) in += (in.empty() ? "" : ", ") + text_of(each);
+        const bool compiled = scan.in_registers != nullptr ||
+                              (!scan.combine.fused.empty() && scan.combine.fused[0].compiled);
+        return fmt::format("{} = combine {} along {}{} ({} x {} x {}, {} lanes){}", out, in,
+                           scan.along_lanes ? "lanes" : "rows", scan.reverse ? " reverse" : "",
+                           scan.outer, scan.extent, scan.inner, scan.lanes,
+                           compiled                     ? " #"
+                           : scan.combine.fused.empty() ? ""
+                                                        : " |");
+    }
     std::string operator()(const Move& move) const {
         return fmt::format("{} = move {} {}", text_of(move.out), text_of(move.in),
                            ir::to_string(move.box));

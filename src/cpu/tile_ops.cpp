@@ -82,19 +82,6 @@ class Accumulator {
     std::uint64_t constant_ = 0;
 };
 
-/// Lines of a tile along one axis: element k of line (outer, inner) is at(outer, k, inner).
-struct Lines {
-    std::size_t outer = 1, length = 1, inner = 1;
-
-    Lines(const ir::Shape& shape, int axis) : length(static_cast<std::size_t>(shape[axis])) {
-        for (int a = 0; a < axis; ++a) outer *= static_cast<std::size_t>(shape[a]);
-        for (int a = axis + 1; a < shape.rank(); ++a) inner *= static_cast<std::size_t>(shape[a]);
-    }
-    std::size_t at(std::size_t o, std::size_t k, std::size_t i) const {
-        return (o * length + k) * inner + i;
-    }
-};
-
 /// The operands of a dot as [batch, rows, k] and [batch, columns, k], and the result as [batch,
 /// rows, columns], whichever was stored transposed.
 struct DotShape {

@@ -32,6 +32,19 @@ struct TileValue {
     std::int64_t scalar() const { return static_cast<std::int64_t>(bits[0]); }
 };
 
+/// Lines of a tile along one axis: element k of line (outer, inner) is at(outer, k, inner).
+struct Lines {
+    std::size_t outer = 1, length = 1, inner = 1;
+
+    Lines(const ir::Shape& shape, int axis) : length(static_cast<std::size_t>(shape[axis])) {
+        for (int a = 0; a < axis; ++a) outer *= static_cast<std::size_t>(shape[a]);
+        for (int a = axis + 1; a < shape.rank(); ++a) inner *= static_cast<std::size_t>(shape[a]);
+    }
+    std::size_t at(std::size_t o, std::size_t k, std::size_t i) const {
+        return (o * length + k) * inner + i;
+    }
+};
+
 /// The element stored at `address` (any alignment) as bits of a TileValue; a boolean gives 0 or 1.
 std::uint64_t read_bits(const std::byte* address, DType dtype);
 void write_bits(std::byte* address, DType dtype, std::uint64_t bits);

@@ -196,6 +196,13 @@ Value Builder::scan(Reduction kind, Value a, int axis, bool reverse, bool exclus
     return append(with(Op::scan, {a}, ReduceAttributes{kind, axis, reverse, exclusive})).at(0);
 }
 
+std::vector<Value> Builder::associative_scan(std::shared_ptr<const Function> combine,
+                                             std::span<const Value> operands, int axis,
+                                             bool reverse) {
+    return append(with(Op::associative_scan, {operands.begin(), operands.end()},
+                       CombineAttributes{std::move(combine), axis, reverse}));
+}
+
 Value Builder::sort(Value a, SortAttributes attributes) {
     return append(with(Op::sort, {a}, attributes)).at(0);
 }

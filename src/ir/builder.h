@@ -80,6 +80,10 @@ class Builder {
 
     Value reduce(Reduction kind, Value a, int axis);  ///< argmax and argmin return i32
     Value scan(Reduction kind, Value a, int axis, bool reverse = false, bool exclusive = false);
+    /// `operands`: those to be scanned, and then scalars that `combine` takes after its elements.
+    std::vector<Value> associative_scan(std::shared_ptr<const Function> combine,
+                                        std::span<const Value> operands, int axis,
+                                        bool reverse = false);
     Value sort(Value a, SortAttributes attributes);
     Value argsort(Value a, SortAttributes attributes);  ///< i32
     /// f16, bf16 and f8 operands accumulate in and give f32; others give their own dtype. acc may

@@ -42,12 +42,19 @@ class Comparison {
         return true;
     }
 
+    static bool same_callee(const std::shared_ptr<const Function>& a,
+                            const std::shared_ptr<const Function>& b) {
+        return a == b || (a && b && Comparison(*a, *b).run());
+    }
+
     bool same_attributes(const Instruction& a, const Instruction& b) const {
         if (a.attributes.index() != b.attributes.index()) return false;
-        if (const auto* call = std::get_if<CallAttributes>(&a.attributes)) {
-            const auto& other = b.get<CallAttributes>().callee;
-            if (call->callee == other) return true;
-            return call->callee && other && Comparison(*call->callee, *other).run();
+        if (const auto* call = std::get_if<CallAttributes>(&a.attributes))
+            return same_callee(call->callee, b.get<CallAttributes>().callee);
+        if (const auto* scan = std::get_if<CombineAttributes>(&a.attributes)) {
+            const auto& other = b.get<CombineAttributes>();
+            return scan->axis == other.axis && scan->reverse == other.reverse &&
+                   same_callee(scan->combine, other.combine);
         }
         if (a.op == Op::constant && is_float(a_.type(a.result()).dtype)) {
             const auto left = a.get<ConstantAttributes>().bits;

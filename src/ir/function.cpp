@@ -5,6 +5,14 @@
 
 namespace tilewright::ir {
 
+const Function* callee_of(const Instruction& instruction) {
+    if (const auto* call = std::get_if<CallAttributes>(&instruction.attributes))
+        return call->callee.get();
+    if (const auto* scan = std::get_if<CombineAttributes>(&instruction.attributes))
+        return scan->combine.get();
+    return nullptr;
+}
+
 Value Function::add_value(Type type) {
     values_.push_back({type, {}});
     return {static_cast<std::uint32_t>(values_.size() - 1)};

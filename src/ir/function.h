@@ -94,6 +94,15 @@ struct ReduceAttributes {
     bool operator==(const ReduceAttributes&) const = default;
 };
 
+/// associative_scan: `combine` is a mod that takes an element of each operand of the scan, as many
+/// that come after them, and the values captured; it yields what both make.
+struct CombineAttributes {
+    std::shared_ptr<const Function> combine;
+    int axis = 0;
+    bool reverse = false;
+    bool operator==(const CombineAttributes&) const = default;
+};
+
 /// sort, argsort: the first `count` along the axis, in ascending order or from the largest down.
 struct SortAttributes {
     int axis = 0;
@@ -122,8 +131,8 @@ struct CallAttributes {
 
 using Attributes =
     std::variant<NoAttributes, ConstantAttributes, AxisAttributes, MathAttributes, AccessAttributes,
-                 PermutationAttributes, SliceAttributes, ReduceAttributes, SortAttributes,
-                 DotAttributes, TextAttributes, CallAttributes>;
+                 PermutationAttributes, SliceAttributes, ReduceAttributes, CombineAttributes,
+                 SortAttributes, DotAttributes, TextAttributes, CallAttributes>;
 
 struct Block;
 
@@ -145,6 +154,9 @@ struct Instruction {
         return std::get<T>(attributes);
     }
 };
+
+/// The mod that a call or an associative_scan applies; nullptr for other instructions.
+const Function* callee_of(const Instruction& instruction);
 
 /// A list of instructions that ends with `yield`. Values of the enclosing blocks are visible in it.
 struct Block {

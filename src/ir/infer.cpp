@@ -30,6 +30,7 @@ class Inference : private InferChecks {
             case OpClass::shape:
                 return {shape_op()};
             case OpClass::lanes:
+                if (op == Op::associative_scan) return associative_scan();
                 return {lanes()};
             case OpClass::other:
                 return other();
@@ -339,6 +340,50 @@ class Inference : private InferChecks {
                  name(attributes_.kind));
         }
         return from;
+    }
+
+    std::vector<Type> associative_scan() const {
+        const auto& [combine, axis, reverse] = attributes<CombineAttributes>();
+        if (combine == nullptr) fail("expected a function that combines elements but got none");
+        if (combine->body.body.empty() || combine->body.terminator().op != Op::yield) {
+            fail("expected @{} to end in yield", combine->name);
+        }
+        const std::vector<Value>& yielded = combine->body.terminator().operands;
+        const std::vector<Value>& parameters = combine->parameters();
+        const std::size_t n = yielded.size();
+        if (n == 0 || count() < n) {
+            fail("expected an operand for each of the {} values of @{}, at least 1, but got {}", n,
+                 combine->name, count());
+        }
+        if (parameters.size() != n + count()) {
+            fail(
+                "expected @{} to have {} parameters, twice {} elements and {} other values, "
+                "but got {}",
+                combine->name, n + count(), n, count() - n, parameters.size());
+        }
+        const auto want_scalar = [&](Value value, DType dtype, std::string_view role) {
+            if (combine->is_ref(value)) fail("expected no Ref as {} of @{}", role, combine->name);
+            const Type& got = combine->type(value);
+            if (got == Type{dtype, {}}) return;
+            fail("expected {} of @{} to be {} but got {}", role, combine->name, name(dtype),
+                 to_string(got));
+        };
+        std::vector<Type> results;
+        for (std::size_t i = 0; i < n; ++i) {
+            const Type& from = operand(i, "operand");
+            if (i == 0) want_axis(axis, from.shape.rank());
+            if (i > 0) want_type(from, {from.dtype, results[0].shape}, "operand");
+            want_scalar(parameters[i], from.dtype, "a parameter");
+            want_scalar(parameters[n + i], from.dtype, "a parameter");
+            want_scalar(yielded[i], from.dtype, "a result");
+            results.push_back(from);
+        }
+        for (std::size_t i = n; i < count(); ++i) {
+            const Type& from = operand(i, "captured value");
+            want_type(from, {from.dtype, {}}, "captured value");
+            want_scalar(parameters[n + i], from.dtype, "a parameter");
+        }
+        return results;
     }
 
     Type lanes() const {

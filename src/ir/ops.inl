@@ -206,6 +206,7 @@ TW_OP(concatenate, shape, "fib")   // along one axis
 // Across lanes.
 TW_OP(reduce, lanes, "fib")        // one axis, dropped from the shape
 TW_OP(scan, lanes, "fib")          // associative prefix along one axis
+TW_OP(associative_scan, lanes, "fib")  // the same with a function of the user's, on one or more operands
 TW_OP(sort, lanes, "fib")          // elements along one axis in order, or the first of them
 TW_OP(argsort, lanes, "fib")       // their i32 places
 TW_OP(dot, lanes, "fi")            // a, b[, acc]: matrix product, rank 2 or 3 (batch first)

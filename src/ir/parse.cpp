@@ -257,6 +257,8 @@ class Parser : private TokenReader {
                 return carries(result, arguments);
             case Op::call:
                 return call(result);
+            case Op::associative_scan:
+                return scan(result);
             default:
                 break;
         }
@@ -405,15 +407,28 @@ class Parser : private TokenReader {
         carries(result, arguments);
     }
 
-    void call(Instruction& result) {
+    std::shared_ptr<const Function> callee() {
         const Token at = token_;
-        const std::string callee = function_name();
-        const auto found = mods_->find(callee);
+        const std::string name = function_name();
+        const auto found = mods_->find(name);
         if (found == mods_->end()) {
-            fail(at, "expected a function defined above but got @{}", callee);
+            fail(at, "expected a function defined above but got @{}", name);
         }
-        result.attributes = CallAttributes{found->second};
+        return found->second;
+    }
+
+    void call(Instruction& result) {
+        result.attributes = CallAttributes{callee()};
         bracketed('(', ')', [&] { result.operands.push_back(use()); });
+    }
+
+    void scan(Instruction& result) {
+        CombineAttributes attributes;
+        attributes.combine = callee();
+        bracketed('(', ')', [&] { result.operands.push_back(use()); });
+        attributes.axis = axis();
+        attributes.reverse = accept("reverse");
+        result.attributes = std::move(attributes);
     }
 
     void blocks(Instruction& result, std::vector<Argument>& arguments) {

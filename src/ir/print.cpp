@@ -206,15 +206,23 @@ class Printer {
             return access_operands(instruction, *access);
         }
         if (const auto* call = std::get_if<CallAttributes>(&instruction.attributes)) {
-            const auto callee = callees_.printed.find(call->callee.get());
-            const std::string name = callee != callees_.printed.end() ? callee->second
-                                     : call->callee != nullptr        ? call->callee->name
-                                                                      : "?";
-            return fmt::format("@{}({})", name, list(instruction.operands));
+            return fmt::format("{}({})", callee(call->callee.get()), list(instruction.operands));
+        }
+        if (const auto* scan = std::get_if<CombineAttributes>(&instruction.attributes)) {
+            return fmt::format("{}({}) axis {}{}", callee(scan->combine.get()),
+                               list(instruction.operands), scan->axis,
+                               scan->reverse ? " reverse" : "");
         }
         text = list(instruction.operands);
         const std::string attributes = attribute_text(instruction);
         return text.empty() || attributes.empty() ? text + attributes : text + " " + attributes;
+    }
+
+    std::string callee(const Function* mod) const {
+        const auto printed = callees_.printed.find(mod);
+        return "@" + (printed != callees_.printed.end() ? printed->second
+                      : mod != nullptr                  ? mod->name
+                                                        : "?");
     }
 
     std::string access_operands(const Instruction& instruction, const AccessAttributes& access) {
@@ -319,9 +327,9 @@ class Printer {
 // Mods are printed before the first function that calls them.
 void print_callees(const Function& function, Callees& callees, std::string& text) {
     walk(function.body, [&](const Instruction& instruction) {
-        const auto* call = std::get_if<CallAttributes>(&instruction.attributes);
-        if (call == nullptr || call->callee == nullptr) return;
-        const Function& callee = *call->callee;
+        const Function* const mod = callee_of(instruction);
+        if (mod == nullptr) return;
+        const Function& callee = *mod;
         if (callees.printed.contains(&callee)) return;
         print_callees(callee, callees, text);
         const std::string name = callees.claim(callee);

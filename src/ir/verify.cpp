@@ -241,8 +241,8 @@ void check_mod(const Function& function, const Report& report) {
 
 void check_callees(const Function& function, const Report& report) {
     walk(function.body, [&](const Instruction& instruction) {
-        if (instruction.op != Op::call) return;
-        if (!is_mod(*instruction.get<CallAttributes>().callee)) {
+        const Function* const callee = callee_of(instruction);
+        if (callee != nullptr && !is_mod(*callee)) {
             report(&instruction, "the callee yields nothing");
         }
     });
@@ -282,9 +282,7 @@ void verify(const Function& function, std::unordered_set<const Function*>& verif
         });
     }
     walk(function.body, [&](const Instruction& instruction) {
-        if (instruction.op == Op::call) {
-            verify(*instruction.get<CallAttributes>().callee, verified);
-        }
+        if (const Function* const callee = callee_of(instruction)) verify(*callee, verified);
     });
 }
 

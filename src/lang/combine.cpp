@@ -1,10 +1,16 @@
-// Scans and reductions with the user's operator, built from slices and concatenations.
+// Scans and reductions with the user's operator.
 #include "tilewright/lang/combine.h"
 
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "ir/access.h"
 #include "lang/tracer.h"
 
 namespace tilewright::detail {
 
+using ir::Op;
 using lang::Tracer;
 
 namespace {
@@ -31,6 +37,7 @@ class Elements {
         }
     }
 
+    Tracer& tracer() const { return tracer_; }
     int axis() const { return axis_; }
     std::int64_t length() const { return length_; }
     const std::vector<ir::Value>& values() const { return values_; }
@@ -101,27 +108,161 @@ class Elements {
     std::vector<ir::Value> values_;
 };
 
-}  // namespace
+/// A combine function as a mod, and the scalars of the kernel that it uses.
+struct Traced {
+    std::shared_ptr<const ir::Function> mod;
+    std::vector<ir::Value> captured;
+};
+
+/// Traces a combine function once, on tiles of the elements' shapes, and takes it apart into what
+/// it does with one element of each.
+class ElementwiseTrace {
+  public:
+    ElementwiseTrace(const Elements& of, const Combine& combine) : of_(of), combine_(combine) {}
+
+    /// nullopt for functions that do more than arithmetic on elements and scalars.
+    std::optional<Traced> run() {
+        Tracer& tracer = of_.tracer();
+        ir::Block block;
+        std::vector<ir::Value> before, after, results;
+        {
+            const Tracer::Scope scope(tracer);
+            tracer.builder().push_block(block);
+            try {
+                // As many elements as the first step of a scan combines.
+                before = of_.part(of_.values(), 0, of_.length() - 1);
+                after = of_.part(of_.values(), 1, of_.length() - 1);
+                block.body.clear();
+                results = of_.combined(combine_, before, after);
+            } catch (...) {
+                tracer.builder().pop_block();
+                throw;
+            }
+            tracer.builder().pop_block();
+        }
+        auto mod = std::make_shared<ir::Function>();
+        mod->name = "combine";
+        mod_ = mod.get();
+        ir::Builder builder(*mod);
+        builder_ = &builder;
+        for (const auto& [values, side] : {std::pair(&before, 'a'), std::pair(&after, 'b')}) {
+            for (std::size_t i = 0; i < values->size(); ++i) {
+                const ir::Value value = (*values)[i];
+                element_[value] = mod->add_parameter(ir::Type{tracer.type(value).dtype, {}},
+                                                     fmt::format("{}{}", side, i));
+            }
+        }
+        for (const ir::Instruction& made : block.body) {
+            if (!add(made)) return std::nullopt;
+        }
+        std::vector<ir::Value> yielded;
+        for (const ir::Value value : results) {
+            if (!find(value)) return std::nullopt;
+            yielded.push_back(element_.at(value));
+        }
+        builder.yield(yielded);
+        return Traced{std::move(mod), captured_};
+    }
+
+  private:
+    /// True when the value is an element, or a scalar of the kernel, which becomes a parameter.
+    bool find(ir::Value value) {
+        if (element_.contains(value)) return true;
+        const ir::Function& kernel = of_.tracer().function();
+        if (kernel.is_ref(value) || !kernel.type(value).is_scalar()) return false;
+        element_[value] =
+            mod_->add_parameter(kernel.type(value), fmt::format("c{}", captured_.size()));
+        captured_.push_back(value);
+        return true;
+    }
+
+    bool add(const ir::Instruction& made) {
+        const bool is_elementwise = ir::is_elementwise(made.op) || made.op == Op::constant;
+        if (!is_elementwise && made.op != Op::broadcast) return false;
+        for (const ir::Value operand : made.operands) {
+            if (!find(operand)) return false;
+        }
+        if (made.op == Op::broadcast) {
+            element_[made.result()] = element_.at(made.operands[0]);
+            return true;
+        }
+        ir::Instruction scalar;
+        scalar.op = made.op;
+        scalar.attributes = made.attributes;
+        scalar.location = made.location;
+        for (const ir::Value operand : made.operands)
+            scalar.operands.push_back(element_.at(operand));
+        const ir::Type type{of_.tracer().type(made.result()).dtype, {}};
+        element_[made.result()] = builder_->append(std::move(scalar), &type).at(0);
+        return true;
+    }
+
+    const Elements& of_;
+    const Combine& combine_;
+    ir::Function* mod_ = nullptr;
+    ir::Builder* builder_ = nullptr;
+    std::map<ir::Value, ir::Value> element_;  ///< of the kernel's values, in the mod
+    std::vector<ir::Value> captured_;
+};
+
+/// The shape in which all elements are scanned together, if there is one.
+std::optional<ir::Shape> joint_shape(const Elements& of) {
+    std::optional<ir::Shape> joint = ir::Shape();
+    for (const ir::Value value : of.values()) {
+        if (joint) joint = ir::joint_shape(*joint, of.tracer().type(value).shape);
+    }
+    return joint;
+}
+
+std::vector<ir::Value> scanned(const Elements& of, const ir::Shape& joint, const Traced& traced,
+                               bool reverse) {
+    Tracer& tracer = of.tracer();
+    ir::Builder& builder = tracer.builder();
+    std::vector<ir::Value> operands;
+    for (const ir::Value value : of.values()) operands.push_back(builder.broadcast(value, joint));
+    operands.insert(operands.end(), traced.captured.begin(), traced.captured.end());
+    std::vector<ir::Value> results =
+        builder.associative_scan(traced.mod, operands, of.axis(), reverse);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        const ir::Shape shape = tracer.type(of.values()[i]).shape;
+        if (shape == joint) continue;
+        ir::SliceAttributes slice;
+        slice.sizes.assign(shape.dims().begin(), shape.dims().end());
+        slice.starts.assign(slice.sizes.size(), 0);
+        slice.strides.assign(slice.sizes.size(), 1);
+        results[i] = builder.slice(results[i], slice);
+    }
+    return results;
+}
 
 // After the step with `reach`, every element combines the last 2 * reach elements up to itself.
+std::vector<ir::Value> scanned_in_steps(const Elements& of, const Combine& combine, bool reverse) {
+    const std::int64_t length = of.length();
+    std::vector<ir::Value> now = of.values();
+    for (std::int64_t reach = 1; reach < length; reach *= 2) {
+        const auto low = of.part(now, 0, length - reach);
+        const auto high = of.part(now, reach, length - reach);
+        if (reverse) {
+            now = of.joined(of.combined(combine, high, low), of.part(now, length - reach, reach));
+        } else {
+            now = of.joined(of.part(now, 0, reach), of.combined(combine, low, high));
+        }
+    }
+    return now;
+}
+
+}  // namespace
+
 Tiles associative_scan(const Combine& combine, const Operands& elements, int axis, bool reverse,
                        std::source_location location) {
     Tracer& tracer = Tracer::current("associative_scan", location);
     return tracer.at(location, [&] {
         const Elements of(tracer, "associative_scan", elements, axis);
-        const std::int64_t length = of.length();
-        std::vector<ir::Value> now = of.values();
-        for (std::int64_t reach = 1; reach < length; reach *= 2) {
-            const auto low = of.part(now, 0, length - reach);
-            const auto high = of.part(now, reach, length - reach);
-            if (reverse) {
-                now =
-                    of.joined(of.combined(combine, high, low), of.part(now, length - reach, reach));
-            } else {
-                now = of.joined(of.part(now, 0, reach), of.combined(combine, low, high));
-            }
-        }
-        return of.wrapped(now);
+        if (of.length() <= 1) return of.wrapped(of.values());
+        const auto joint = joint_shape(of);
+        const auto traced = joint ? ElementwiseTrace(of, combine).run() : std::nullopt;
+        if (traced) return of.wrapped(scanned(of, *joint, *traced, reverse));
+        return of.wrapped(scanned_in_steps(of, combine, reverse));
     });
 }
 

@@ -211,7 +211,7 @@ Value ProgramBuilder::apply(std::string_view op_name, std::span<const Value> ope
     const ir::OpClass op_class = ir::info(op).op_class;
     if (op == ir::Op::constant || op_class == ir::OpClass::memory ||
         op_class == ir::OpClass::control || op == ir::Op::debug_print ||
-        op == ir::Op::debug_check) {
+        op == ir::Op::debug_check || op == ir::Op::associative_scan) {
         user_error("program",
                    "expected an operation of one result but got `{}`, which has a "
                    "function of its own",

@@ -151,8 +151,8 @@ class Counter {
         } else if (is_arithmetic(instruction.op)) {
             result.flops =
                 (instruction.op == Op::fma || instruction.op == Op::clamp ? 2 : 1) * size;
-        } else if (instruction.op == Op::call) {
-            const auto& callee = *instruction.get<ir::CallAttributes>().callee;
+        } else if (const ir::Function* const mod = ir::callee_of(instruction)) {
+            const ir::Function& callee = *mod;
             result.add(Counter(callee, {}).block(callee.body), size);
         }
         return result;

@@ -213,6 +213,70 @@ TEST(Shape, RefusesWhatNoTileCanBe) {
     EXPECT_EQ(to_string(RefType{DType::i8, {}}), "ref<i8>");
 }
 
+TEST(Infer, AssociativeScans) {
+    Function f;
+    Builder b(f);
+    const auto mod = [](std::vector<DType> parameters, std::vector<int> yielded) {
+        auto made = std::make_shared<Function>();
+        made->name = "combine";
+        for (const DType dtype : parameters) made->add_parameter(Type{dtype, {}}, "");
+        Builder inner(*made);
+        std::vector<Value> values;
+        for (const int i : yielded)
+            values.push_back(made->parameters()[static_cast<std::size_t>(i)]);
+        inner.yield(values);
+        return made;
+    };
+    using enum DType;
+    const Value x = b.constant({f32, {4, 8}}, 1), n = b.constant({i32, {4, 8}}, 1),
+                s = b.constant({f32, {}}, 1);
+    const auto scan = [&](const std::shared_ptr<Function>& combine, std::vector<Value> operands,
+                          int axis = 1) {
+        std::string text;
+        for (const Value result : b.associative_scan(combine, operands, axis))
+            text += to_string(b.type(result)) + " ";
+        return text;
+    };
+    EXPECT_EQ(scan(mod({f32, i32, f32, i32, f32}, {2, 3}), {x, n, s}), "f32[4, 8] i32[4, 8] ");
+    EXPECT_THAT([&] { scan(nullptr, {x}); }, throws("expected a function that combines elements"));
+    EXPECT_THAT(
+        [&] {
+            scan(mod({f32, f32}, {0}), {x}, 2);
+        },
+        throws("[associative_scan] expected an axis in [0, 2) but got 2"));
+    EXPECT_THAT(
+        [&] {
+            scan(mod({f32, f32}, {0, 1}), {x});
+        },
+        throws("expected an operand for each of the 2 values of @combine"));
+    EXPECT_THAT(
+        [&] {
+            scan(mod({f32, f32, f32}, {0}), {x});
+        },
+        throws("expected @combine to have 2 parameters, twice 1 elements and 0 other "
+               "values, but got 3"));
+    EXPECT_THAT(
+        [&] {
+            scan(mod({f32, i32}, {0}), {x});
+        },
+        throws("expected a parameter of @combine to be f32 but got i32"));
+    EXPECT_THAT(
+        [&] {
+            scan(mod({f32, i32, f32, i32}, {0, 0}), {x, n});
+        },
+        throws("expected a result of @combine to be i32 but got f32"));
+    EXPECT_THAT(
+        [&] {
+            scan(mod({f32, f32, f32, f32}, {0, 1}), {x, s});
+        },
+        throws("expected operand of type f32[4, 8] but got f32"));
+    EXPECT_THAT(
+        [&] {
+            scan(mod({f32, f32, f32}, {0}), {x, x});
+        },
+        throws("expected captured value of type f32 but got f32[4, 8]"));
+}
+
 TEST(OpTable, NamesRoundTrip) {
     for (int i = 0; i < kNumOps; ++i) {
         const Op op = static_cast<Op>(i);

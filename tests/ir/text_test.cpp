@@ -21,7 +21,15 @@ namespace {
 using ::testing::HasSubstr;
 
 // Every form of the grammar once.
-constexpr std::string_view kEverything = R"(func @mod(%s: f32, %q: i32, %table: ref<f32[?]>) {
+constexpr std::string_view kEverything =
+    R"(func @then(%f: f32, %g: f32, %h: f32, %i: f32, %rate: f32) {
+  %0 = mul %f, %h : f32
+  %1 = fma %g, %h, %i : f32
+  %2 = mul %1, %rate : f32
+  yield %0, %2
+}
+
+func @mod(%s: f32, %q: i32, %table: ref<f32[?]>) {
   %slope = load %table[%q] : f32
   %0 = mul %s, %slope : f32
   %1 = exp2 %0 approx : f32
@@ -52,6 +60,8 @@ func @"all of it"(%x: ref<f32[128, ?]> alias 0, %y: ref<bf16[4, 8, 16]> alias 0,
   %11 = dot %8, %8, %10 transpose_b : f32[8, 8]
   %12 = reduce %11 argmax axis 1 : i32[8]
   %13 = scan %11 sum axis 0 reverse exclusive : f32[8, 8]
+  %rate = constant 0.25 : f32
+  %p, %q = associative_scan @then(%13, %11, %rate) axis 1 reverse : f32[8, 8], f32[8, 8]
   %sorted = sort %11 axis 1 count 3 descending : f32[8, 3]
   %places = argsort %11 axis 0 count 8 : i32[8, 8]
   %14 = slice %13 starts [0, 1] sizes [4, 3] strides [2, 2] : f32[4, 3]

@@ -1,4 +1,5 @@
 // Tracing of user-defined operators and sorting: forms, types and bad input.
+#include "ir/print.h"
 #include "tests/lang/trace_support.h"
 #include "tilewright/lang.h"
 
@@ -6,6 +7,7 @@ namespace tilewright::lang {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 template <typename F>
 std::string refused(F body) {
@@ -31,6 +33,32 @@ TEST(Combine, KeepsTheFormOfTheElements) {
         // A literal result takes the tile's dtype, a scalar its shape.
         EXPECT_EQ(reduce([](Tile, Tile) { return 1; }, t).dtype(), f32);
     });
+}
+
+TEST(Combine, ScansAreOneOperation) {
+    const std::string text = ir::print(with_input([](Ref x) {
+        const Tile t = x.load(), scale = constant(0.5, f32);
+        // The decay of a row is one element for all its lanes.
+        const Tile decay = slice(t, {0, 0}, {8, 1});
+        const auto [m, sums] = associative_scan(
+            [&](auto a, auto b) {
+                return std::pair(a.first * b.first, a.second * b.first + scale * b.second);
+            },
+            std::pair(decay, t));
+        EXPECT_EQ(m.shape(), (Extents{8, 1}));
+        EXPECT_EQ(sums.shape(), (Extents{8, 16}));
+    }));
+    EXPECT_THAT(text, HasSubstr("func @combine(%a0: f32, %a1: f32, %b0: f32, %b1: f32, %c0: f32)"));
+    EXPECT_THAT(text, HasSubstr("axis 0 : f32[8, 16], f32[8, 16]"));
+}
+
+TEST(Combine, OtherFunctionsAreScannedInSteps) {
+    const std::string text = ir::print(with_input([](Ref x) {
+        const Tile t = x.load(), column = slice(t, {0, 0}, {8, 1});
+        associative_scan([&](Tile a, Tile b) { return a + b * column; }, t, 1);
+    }));
+    EXPECT_THAT(text, Not(HasSubstr("associative_scan")));
+    EXPECT_THAT(text, HasSubstr("slice"));
 }
 
 TEST(Combine, BadInputIsNamed) {

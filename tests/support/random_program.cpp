@@ -299,7 +299,38 @@ class Generator {
             return void(add(random_.chance(50) ? b_.sort(a, how) : b_.argsort(a, how)));
         }
         if (random_.chance(70) || index) return void(add(b_.reduce(kind, a, axis)));
+        if (extreme && random_.chance(50)) return associative_scan(a, axis);
         add(b_.scan(kind, a, axis, random_.chance(50), random_.chance(50)));
+    }
+
+    /// With functions whose results do not depend on the association.
+    void associative_scan(Value a, int axis) {
+        const DType dtype = type(a).dtype;
+        const bool is_pair = is_integer(dtype) && random_.chance(50);
+        const bool captures = !is_pair && random_.chance(50);
+        auto mod = std::make_shared<Function>();
+        mod->name = "combine";
+        const auto parameter = [&] { return mod->add_parameter(Type{dtype, {}}, ""); };
+        const Value first = parameter(), second = parameter();
+        Builder inner(*mod);
+        std::vector<Value> operands = {a}, yielded;
+        if (is_pair) {
+            // Affine maps x -> first x + second, one after the other.
+            const Value third = parameter(), fourth = parameter();
+            operands.push_back(of_type(type(a)));
+            yielded = {inner.binary(Op::mul, first, third),
+                       inner.binary(Op::add, inner.binary(Op::mul, second, third), fourth)};
+        } else {
+            yielded = {inner.binary(random_.chance(50) ? Op::max : Op::min, first, second)};
+            if (captures) {
+                operands.push_back(of_type({dtype, {}}));
+                yielded = {inner.binary(Op::max, yielded[0], parameter())};
+            }
+        }
+        inner.yield(yielded);
+        for (const Value result :
+             b_.associative_scan(std::move(mod), operands, axis, random_.chance(50)))
+            add(result);
     }
 
     void dot() {

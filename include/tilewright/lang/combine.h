@@ -3,7 +3,7 @@
 // The elements are a Tile, or a tuple, pair, array, vector or struct of Tiles (as for a loop carry)
 // that are combined together. combine(a, b) takes two values of that form with equal shapes and
 // returns a third, computed element by element; a comes before b. It must be associative but need
-// not be commutative: neighbours are combined in order, in a fixed tree.
+// not be commutative: neighbours are combined in order.
 #pragma once
 
 #include "tilewright/lang/control.h"
@@ -32,8 +32,9 @@ Combine combine_of(F& combine, const Elements& elements) {
 }  // namespace detail
 
 /// Element i along `axis` is the combination of the elements up to i; with `reverse`, of those from
-/// the last down to i, in that order: then a comes after b in combine(a, b). Takes log2(length)
-/// steps, rounded up (Hillis and Steele, 1986).
+/// the last down to i, in that order: then a comes after b in combine(a, b). One operation where
+/// combine only computes with elements and scalars; else log2(length) steps, rounded up (Hillis and
+/// Steele, 1986).
 template <typename F, typename Elements>
 auto associative_scan(F&& combine, const Elements& elements, int axis = 0, bool reverse = false,
                       std::source_location location = std::source_location::current()) {

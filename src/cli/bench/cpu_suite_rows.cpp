@@ -201,6 +201,30 @@ SuiteCase cumsum_rows_case(std::int64_t rows, std::int64_t columns) {
     return result;
 }
 
+SuiteCase linear_recurrence_case(std::int64_t rows, std::int64_t columns) {
+    const BlockSpec row{{1, columns}, [](auto i) { return tilewright::block(i, 0); }};
+    // One map x -> a x + b after another.
+    const auto then = [](auto f, auto g) {
+        return std::pair(f.first * g.first, f.second * g.first + g.second);
+    };
+    Call call = tilewright::call(
+        kernel("linear_recurrence",
+               [then](Ref a, Ref b, Ref y) {
+                   y.store(associative_scan(then, std::pair(a.load(), b.load()), 1).second);
+               }),
+        {.grid = {rows}, .in = {row, row}, .out = {row}, .out_type = {{f32, {rows, columns}}}});
+    SuiteCase result =
+        suite_case(fmt::format("linear recurrence {} x {} f32", rows, columns), call,
+                   plain_loops().linear_recurrence,
+                   {random_input(f32, {rows, columns}, 1), random_input(f32, {rows, columns}, 2)},
+                   {f32, {rows, columns}});
+    result.sizes = {columns};
+    result.units = rows;
+    result.bytes = 12.0 * static_cast<double>(rows * columns);
+    result.tolerance = 1e-5;
+    return result;
+}
+
 SuiteCase top_k_case(std::int64_t rows, std::int64_t columns, std::int64_t count) {
     const auto blocks = [](std::int64_t n) {
         return BlockSpec{{8, n}, [](auto i) { return tilewright::block(i, 0); }};
@@ -281,6 +305,7 @@ std::vector<SuiteCase> row_cases(bool small) {
         "cumlogsumexp", [](Tile t) { return cumlogsumexp(t, 1); }, plain.cumlogsumexp, f32, lines,
         length, 1));
     cases.back().tolerance = 1e-5;
+    cases.push_back(linear_recurrence_case(lines, length));
     cases.push_back(top_k_case(small ? 8 : 4096, small ? 100 : 1024, 8));
     cases.push_back(sort_case(small ? 8 : 1024, small ? 100 : 4096));
     cases.push_back(cumsum_rows_case(small ? 100 : 2048, small ? 64 : 2048));

@@ -194,6 +194,18 @@ void cumlogsumexp(const PlainArgs& a, i64 begin, i64 end) {
     }
 }
 
+/// y[i] = a[i] y[i - 1] + b[i].
+void linear_recurrence(const PlainArgs& args, i64 begin, i64 end) {
+    const i64 n = args.size[0];
+    for (i64 row = begin; row < end; ++row) {
+        const float* __restrict a = in<float>(args, 0) + row * n;
+        const float* __restrict b = in<float>(args, 1) + row * n;
+        float* __restrict y = out<float>(args) + row * n;
+        float state = 0;
+        for (i64 i = 0; i < n; ++i) y[i] = state = a[i] * state + b[i];
+    }
+}
+
 /// The largest elements, in order, by insertion. size: columns, count.
 void top_k(const PlainArgs& a, i64 begin, i64 end) {
     const i64 n = a.size[0], count = a.size[1];
@@ -514,6 +526,7 @@ constexpr PlainLoops kLoopsOfThisLevel = {
     .cumsum_rows = cumsum_rows,
     .cummax = cummax,
     .cumlogsumexp = cumlogsumexp,
+    .linear_recurrence = linear_recurrence,
     .top_k = top_k,
     .sort = sort,
     .sliding_sum = sliding_sum,

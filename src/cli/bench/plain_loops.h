@@ -20,7 +20,8 @@ struct PlainLoops {
     const char* level;  ///< the instruction set that they are compiled for
     PlainLoop add, scale_shift_relu, bias_gelu_residual, softmax, layer_norm, group_norm;
     PlainLoop rotary, transpose, prefix_mask;
-    PlainLoop cumsum_f32, cumsum_i32, cumsum_rows, cummax, cumlogsumexp, top_k, sort, sliding_sum;
+    PlainLoop cumsum_f32, cumsum_i32, cumsum_rows, cummax, cumlogsumexp, linear_recurrence;
+    PlainLoop top_k, sort, sliding_sum;
     PlainLoop depthwise, stencil, blur, jacobi;
     PlainLoop segment_sum, histogram, embedding, embedding_gradient, sparse_rows;
     PlainLoop matmul_f32, matmul_i8, matmul_i32, matmul_f8, cholesky, lu;

@@ -11,6 +11,7 @@
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/print_cuda.h"
+#include "ir/passes/expand_scans.h"
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
 #include "support/check.h"
@@ -261,6 +262,7 @@ Target target_of(const std::string& arch) {
 }
 
 ir::Function prepare(ir::Function kernel) {
+    ir::expand_scans(kernel);
     ir::optimise(kernel);
     const bool must = is_too_large(kernel);
     if (!must && !is_better_cut(kernel)) return kernel;

@@ -10,6 +10,7 @@
 
 #include "ir/access.h"
 #include "ir/passes/dce.h"
+#include "ir/passes/expand_scans.h"
 #include "ir/passes/pipeline.h"
 
 namespace tilewright::cuda::schedule {
@@ -160,6 +161,7 @@ class Joining {
 
 ir::Function whole_product(const ir::Function& kernel) {
     ir::Function result = kernel;
+    ir::expand_scans(result);
     ir::optimise(result);
     if (Joining(result).run()) ir::dce(result);
     return result;

@@ -69,6 +69,8 @@ class Key {
                     *this << value.starts << value.sizes << value.strides;
                 } else if constexpr (std::is_same_v<T, ReduceAttributes>) {
                     *this << value.kind << value.axis << value.reverse << value.exclusive;
+                } else if constexpr (std::is_same_v<T, CombineAttributes>) {
+                    *this << value.combine.get() << value.axis << value.reverse;
                 } else if constexpr (std::is_same_v<T, SortAttributes>) {
                     *this << value.axis << value.count << value.descending;
                 } else if constexpr (std::is_same_v<T, DotAttributes>) {

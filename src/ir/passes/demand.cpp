@@ -310,15 +310,12 @@ Value Demand::build(Value value, const Region& region) {
         case Op::while_loop:
             return refuse(instruction, "the number of rounds may depend on the whole tile");
         case Op::scan: {
-            const std::size_t axis = instruction.get<ReduceAttributes>().axis;
-            const std::int64_t extent = source_shape(value)[axis];
-            if (!(region[axis] == Range{{}, extent, 0})) {
-                return refuse(instruction,
-                              "a scan needs its axis whole; scan pieces of it in a loop that "
-                              "carries what they combine to");
-            }
+            if (!has_whole_axis(instruction, instruction.get<ReduceAttributes>().axis, region))
+                return {};
             return copy(instruction, {get(instruction.operands[0], region)}, shape_of(region));
         }
+        case Op::associative_scan:
+            return associative_scan(instruction, from.index, region);
         case Op::sort:
         case Op::argsort:
             return sort(instruction, region);

@@ -124,6 +124,8 @@ class Demand {
     Value shape_op(const Instruction& from, const Region& region);
     Value concatenate(const Instruction& from, const Region& region);
     Value reduce(const Instruction& from, const Region& region);
+    bool has_whole_axis(const Instruction& scan, std::size_t axis, const Region& region);
+    Value associative_scan(const Instruction& from, std::size_t result, const Region& region);
     Value sort(const Instruction& from, const Region& region);
     Value stream_reduce(const Instruction& from, const Region& region, std::int64_t chunk);
     Value stream_extreme(const Instruction& from, const Region& region, std::int64_t chunk);

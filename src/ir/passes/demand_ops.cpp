@@ -189,6 +189,29 @@ Value Demand::reshape(const Instruction& from, const Region& region) {
 
 // ---- Reductions and dots: a contracted axis that does not fit whole is read in chunks.
 
+/// Refuses a scan of which a region has not the whole axis.
+bool Demand::has_whole_axis(const Instruction& scan, std::size_t axis, const Region& region) {
+    const std::int64_t extent = source_shape(scan.results[0])[static_cast<int>(axis)];
+    if (region[axis] == Range{{}, extent, 0}) return true;
+    refuse(scan,
+           "a scan needs its axis whole; scan pieces of it in a loop that carries what they "
+           "combine to");
+    return false;
+}
+
+Value Demand::associative_scan(const Instruction& from, std::size_t result, const Region& region) {
+    const CombineAttributes& how = from.get<CombineAttributes>();
+    if (!has_whole_axis(from, static_cast<std::size_t>(how.axis), region)) return {};
+    std::vector<Value> operands;
+    for (std::size_t i = 0; i < from.operands.size(); ++i)
+        operands.push_back(get(from.operands[i], i < from.results.size() ? region : Region{}));
+    if (stopped()) return {};
+    const std::vector<Value> results =
+        b_.associative_scan(how.combine, operands, how.axis, how.reverse);
+    for (std::size_t i = 0; i < results.size(); ++i) note({from.results[i], region}, results[i]);
+    return results[result];
+}
+
 Value Demand::sort(const Instruction& from, const Region& region) {
     const auto how = from.get<SortAttributes>();
     const auto axis = static_cast<std::size_t>(how.axis);

@@ -17,14 +17,15 @@ void collect(const Instruction& instruction, Effects& result) {
         result.debug = true;
     } else if (op == Op::while_loop) {
         result.may_hang = true;
-    } else if (op == Op::call) {
-        // A mod writes nothing; it reads its Ref parameters, here the operands.
-        const Function& callee = *instruction.get<CallAttributes>().callee;
+    } else if (const Function* const mod = callee_of(instruction)) {
+        // A mod writes nothing; it reads its Ref parameters, here the operands. That of a scan has
+        // none.
+        const Function& callee = *mod;
         Effects inner;
         walk(callee.body, [&](const Instruction& each) { collect(each, inner); });
         result.debug |= inner.debug;
         result.may_hang |= inner.may_hang;
-        for (std::size_t i = 0; i < instruction.operands.size(); ++i) {
+        for (std::size_t i = 0; op == Op::call && i < instruction.operands.size(); ++i) {
             if (inner.reads.contains(callee.parameters()[i])) {
                 result.reads.insert(instruction.operands[i]);
             }

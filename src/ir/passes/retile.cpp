@@ -216,7 +216,8 @@ class Retiler {
         const bool reduces = std::ranges::any_of(roots, [&](const Instruction* root) {
             return std::ranges::any_of(access(*root).values, [&](Value v) {
                 return map_.computed_by(v, Op::reduce) || map_.computed_by(v, Op::scan) ||
-                       map_.computed_by(v, Op::sort) || map_.computed_by(v, Op::argsort);
+                       map_.computed_by(v, Op::associative_scan) || map_.computed_by(v, Op::sort) ||
+                       map_.computed_by(v, Op::argsort);
             });
         });
         if (reduces && size(rows_whole) <= options_.max_tile_elements) add(rows_whole);

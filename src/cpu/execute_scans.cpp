@@ -1,0 +1,601 @@
+// Runs scans with the user's function.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "cpu/resolve.h"
+#include "cpu/simd/scan_compiler.h"
+
+namespace tilewright::cpu {
+namespace {
+
+constexpr std::size_t kMaxValues = CombineScan::kMaxValues;
+constexpr std::int64_t kSegments = CombineScan::kSegments, kSteps = CombineScan::kSteps;
+
+/// Rows of one value, whose lanes follow each other.
+struct Rows {
+    std::byte* data = nullptr;
+    std::int64_t bytes = 0;  ///< from one row to the next
+
+    Rows moved(std::int64_t rows) const { return {data + rows * bytes, bytes}; }
+    Rows back() const { return {data, -bytes}; }
+};
+using AllRows = std::array<Rows, kMaxValues>;
+
+/// One value of a scan: its places, and memory to work in.
+struct Value {
+    Resolved in, out;
+    bool wanted = false, carried = false, streams = false;
+    std::int64_t element = 4;
+    std::byte* rows = nullptr;     ///< kSteps + 2 rows of kSegments, or as many as fit
+    std::byte* totals = nullptr;   ///< two times three rows of kSegments
+    std::byte* line = nullptr;     ///< of kLineElements
+    std::byte* segment = nullptr;  ///< kSteps
+    StripFunction transpose, stream;
+
+    Rows row(std::int64_t r) const { return {rows + r * kSegments * element, kSegments * element}; }
+};
+
+class Scan {
+  public:
+    Scan(Frame& frame, const CombineScan& scan) : frame_(frame), scan_(scan), n_(scan.in.size()) {
+        std::byte* work = frame.address(scan.work.home, scan.work.index);
+        const auto take = [&](std::int64_t bytes) {
+            return std::exchange(work, work + ceil_div(bytes, std::int64_t{64}) * 64);
+        };
+        for (std::size_t i = 0; i < n_; ++i) {
+            Value& value = values_[i];
+            value.element = size_of(scan.in[i].dtype);
+            resolve_source(frame, scan.in[i], value.in);
+            value.wanted = scan.out[i].home != Home::none;
+            value.carried = scan.carried[i];
+            if (value.wanted) resolve_source(frame, scan.out[i], value.out);
+            if (scan.out[i].home == Home::view)
+                value.streams = frame.views[scan.out[i].index].streams && scan.stream[i];
+            if (value.streams) frame.streamed = true;
+            value.transpose = scan.transpose[i];
+            value.stream = value.streams ? scan.stream[i] : nullptr;
+            value.rows = take(CombineScan::kRowElements * value.element);
+            value.totals = take(6 * kSegments * value.element);
+            value.line = take(CombineScan::kLineElements * value.element);
+            value.segment = take(kSteps * value.element);
+        }
+        temporaries_ = work;
+    }
+
+    void run() {
+        if (!scan_.along_lanes) return down_rows();
+        const std::int64_t rows = scan_.outer * scan_.inner;
+        // Long rows are read one after the other.
+        constexpr std::int64_t kManyRows = 16, kLongRow = 4096;
+        if (runs_in_registers()) {
+            // Prefetchers follow one direction: in reverse, the last row comes first.
+            for (std::int64_t i = 0; i < rows; ++i)
+                row_in_registers(scan_.reverse ? rows - 1 - i : i);
+            return;
+        }
+        if (rows >= kManyRows && scan_.lanes <= kLongRow) return many_rows(rows);
+        for (std::int64_t row = 0; row < rows; ++row) along_row(row);
+    }
+
+  private:
+    // ---- Combining rows.
+
+    /// out = what the function makes of `before` and `after`, row by row, so that a row may be
+    /// before the next one. `out` may be `after`; only if it is not, lanes may be done twice.
+    void combine(const Chain& chain, const AllRows& before, const AllRows& after,
+                 const AllRows& out, std::int64_t rows, std::int64_t lanes, bool in_place,
+                 std::int64_t rows_ahead = 0) const {
+        if (rows <= 0) return;
+        const auto place = [&](const StripSource& source) -> Rows {
+            if (source.home == Home::slot)
+                return {reinterpret_cast<std::byte*>(frame_.slots + source.index), 0};
+            if (source.home == Home::view) return out[source.index];
+            if (source.index < n_) return before[source.index];
+            if (source.index < 2 * n_) return after[source.index - n_];
+            return {temporaries_ + static_cast<std::int64_t>(source.index - 2 * n_) *
+                                       CombineScan::kTemporaryLanes * 8,
+                    0};
+        };
+        const FusedKernels& kernels = frame_.program->kernels->fused;
+        if (!chain.fused.empty() &&
+            (lanes % kernels.lanes == 0 || (!in_place && lanes > kernels.lanes)))
+            return run_fused(chain, chain.fused[0], place, rows, lanes, rows_ahead);
+        for (std::int64_t row = 0; row < rows; ++row) {
+            for (std::int64_t lane = 0; lane < lanes; lane += CombineScan::kTemporaryLanes)
+                run_ops(chain, place, row, lane,
+                        std::min(lanes - lane, CombineScan::kTemporaryLanes));
+        }
+    }
+
+    template <typename Place>
+    void run_fused(const Chain& chain, const FusedRun& run, const Place& place, std::int64_t rows,
+                   std::int64_t lanes, std::int64_t rows_ahead) const {
+        const FusedKernels& kernels = frame_.program->kernels->fused;
+        Temporaries temporaries;
+        FusedCall call;
+        call.steps = run.steps.data();
+        call.rows = rows;
+        call.blocks = lanes / kernels.lanes;
+        call.lanes = lanes;
+        call.num_affine = call.num_reductions = call.num_prefetches = 0;
+        call.num_operands = run.operands.size();
+        for (std::size_t i = 0; i < run.operands.size(); ++i) {
+            const FusedRun::Operand& operand = run.operands[i];
+            FusedOperand& to = call.operands[i];
+            if (operand.temporary >= 0) {
+                auto& temporary = temporaries.blocks[static_cast<std::size_t>(operand.temporary)];
+                to = {reinterpret_cast<std::byte*>(temporary.data()), 0, 0, false};
+                continue;
+            }
+            const StripOp& op = chain.ops[operand.op];
+            const StripSource& source =
+                operand.input < 0 ? op.out : op.in[static_cast<std::size_t>(operand.input)];
+            const Rows at = place(source);
+            const std::int64_t lane_bytes = source.lane_stride * size_of(source.dtype);
+            to = {at.data, at.bytes, lane_bytes, false};
+            const bool comes_after =
+                source.home == Home::buffer && source.index >= n_ && source.index < 2 * n_;
+            if (rows_ahead > 0 && comes_after && call.num_prefetches < FusedCall::kMaxPrefetches)
+                call.prefetches[call.num_prefetches++] = {i, rows_ahead * at.bytes,
+                                                          kernels.lanes * lane_bytes};
+        }
+        (run.compiled ? run.compiled : kernels.run)(call);
+    }
+
+    /// Some lanes of one row, op by op.
+    template <typename Place>
+    void run_ops(const Chain& chain, const Place& place, std::int64_t row, std::int64_t lane,
+                 std::int64_t lanes) const {
+        const auto address = [&](const StripSource& source) {
+            const Rows at = place(source);
+            const bool is_temporary = source.home == Home::buffer && source.index >= 2 * n_;
+            const std::int64_t skipped = is_temporary ? 0 : lane * source.lane_stride;
+            return at.data + row * at.bytes + skipped * size_of(source.dtype);
+        };
+        for (const StripOp& op : chain.ops) {
+            Strip strip;
+            strip.rows = 1;
+            strip.lanes = lanes;
+            for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k)
+                strip.in[k] = {address(op.in[k]), 0, op.in[k].lane_stride};
+            strip.out = address(op.out);
+            op.function(strip);
+        }
+    }
+
+    template <typename PlaceOf>
+    AllRows each(PlaceOf&& place) const {
+        AllRows result;
+        for (std::size_t i = 0; i < n_; ++i) result[i] = place(values_[i]);
+        return result;
+    }
+
+    // ---- Pieces of rows in memory.
+
+    bool follows(const Resolved& place, std::int64_t element, std::int64_t lane,
+                 std::int64_t count) const {
+        return place.panel_bytes == scan_.width * place.lane_stride * element ||
+               lane / scan_.width == (lane + count - 1) / scan_.width;
+    }
+    std::byte* at(const Resolved& place, std::int64_t element, std::int64_t row,
+                  std::int64_t lane) const {
+        return place.at(lane / scan_.width, row) + lane % scan_.width * place.lane_stride * element;
+    }
+
+    /// Copies lanes of a row to `to`.
+    void gather(const Value& value, std::int64_t row, std::int64_t lane, std::int64_t count,
+                std::byte* to) const {
+        if (value.in.lane_stride == 0) {
+            std::uint64_t bits = 0;
+            std::memcpy(&bits, value.in.at(0, row), static_cast<std::size_t>(value.element));
+            return fill(to, count, static_cast<int>(value.element), bits);
+        }
+        for (std::int64_t done = 0; done < count;) {
+            std::int64_t part = count - done;
+            if (!follows(value.in, value.element, lane + done, part))
+                part = scan_.width - (lane + done) % scan_.width;
+            std::memcpy(to + done * value.element, at(value.in, value.element, row, lane + done),
+                        static_cast<std::size_t>(part * value.element));
+            done += part;
+        }
+    }
+
+    /// Copies lanes from `from` to a row of the results.
+    void scatter(const Value& value, std::int64_t row, std::int64_t lane, std::int64_t count,
+                 const std::byte* from) const {
+        for (std::int64_t done = 0; done < count;) {
+            std::int64_t part = count - done;
+            if (!follows(value.out, value.element, lane + done, part))
+                part = scan_.width - (lane + done) % scan_.width;
+            store(value, at(value.out, value.element, row, lane + done),
+                  from + done * value.element, part);
+            done += part;
+        }
+    }
+
+    void store(const Value& value, std::byte* to, const std::byte* from, std::int64_t lanes) const {
+        if (!value.streams) {
+            std::memcpy(to, from, static_cast<std::size_t>(lanes * value.element));
+            return;
+        }
+        Strip strip;
+        strip.rows = 1;
+        strip.lanes = lanes;
+        strip.in[0] = {from, 0, 1};
+        strip.out = to;
+        value.stream(strip);
+    }
+
+    static void transpose(const Value& value, std::int64_t rows, std::int64_t lanes,
+                          const std::byte* from, std::int64_t from_stride, std::byte* to,
+                          std::int64_t to_stride) {
+        Strip strip;
+        strip.rows = rows;
+        strip.lanes = lanes;
+        strip.in[0] = {from, from_stride, 1};
+        strip.out = to;
+        strip.out_row_stride = to_stride;
+        value.transpose(strip);
+    }
+
+    // ---- One row: vectors in registers.
+
+    static constexpr std::int64_t kVector = 16;  ///< lanes
+
+    bool runs_in_registers() const {
+        // In reverse, only the last vector may have lanes before the row.
+        bool joined = true;
+        for (std::size_t i = 0; i < n_; ++i) {
+            const Value& value = values_[i];
+            if (value.in.lane_stride == 0) return false;
+            joined = joined && follows(value.in, value.element, 0, scan_.lanes) &&
+                     (!value.wanted || follows(value.out, value.element, 0, scan_.lanes));
+        }
+        return scan_.in_registers != nullptr &&
+               (joined || !scan_.reverse || scan_.lanes % kVector == 0);
+    }
+
+    void row_in_registers(std::int64_t row) const {
+        ScanArguments arguments;
+        for (std::size_t i = 0; i < scan_.splats.size(); ++i)
+            arguments.splats[i] = reinterpret_cast<std::byte*>(frame_.slots + scan_.splats[i]);
+        arguments.is_first = 1;
+        for (std::int64_t done = 0; done < scan_.lanes;) {
+            std::int64_t count = scan_.lanes - done;
+            std::int64_t lane = scan_.reverse ? 0 : done;
+            for (std::size_t i = 0; i < n_; ++i) {
+                const Value& value = values_[i];
+                if (follows(value.in, value.element, lane, count) &&
+                    (!value.wanted || follows(value.out, value.element, lane, count)))
+                    continue;
+                const std::int64_t end = scan_.lanes - done;  // in reverse
+                count = scan_.reverse ? (end - 1) % scan_.width + 1
+                                      : std::min(count, scan_.width - done % scan_.width);
+                lane = scan_.reverse ? end - count : done;
+            }
+            vectors(arguments, row, scan_.reverse ? lane + count - kVector : lane, count / kVector,
+                    0xFFFF);
+            if (const std::int64_t rest = count % kVector; rest > 0) {
+                const std::int64_t bits = (std::int64_t{1} << rest) - 1;
+                vectors(arguments, row, scan_.reverse ? lane + rest - kVector : lane + count - rest,
+                        1, scan_.reverse ? bits << (kVector - rest) : bits);
+            }
+            done += count;
+        }
+    }
+
+    /// Vectors of a row from `lane` on, up or down.
+    void vectors(ScanArguments& arguments, std::int64_t row, std::int64_t lane, std::int64_t count,
+                 std::int64_t lanes) const {
+        if (count == 0) return;
+        bool streams = lanes == 0xFFFF;
+        for (std::size_t i = 0; i < n_; ++i) {
+            const Value& value = values_[i];
+            // The lanes of a vector before the row are not accessed.
+            const std::int64_t inside = std::max<std::int64_t>(lane, 0);
+            const std::int64_t before = (inside - lane) * value.element;
+            arguments.in[i] = at(value.in, value.element, row, inside) - before;
+            if (!value.wanted) continue;
+            arguments.out[i] = at(value.out, value.element, row, inside) - before;
+            streams = streams && value.streams &&
+                      reinterpret_cast<std::intptr_t>(arguments.out[i]) % 64 == 0;
+        }
+        arguments.vectors = count;
+        arguments.lanes = lanes;
+        arguments.streams = streams;
+        scan_.in_registers(&arguments);
+        arguments.is_first = 0;
+    }
+
+    // ---- One row: segments side by side.
+
+    /// Segment w of a piece of `steps` * kSegments elements is column w of the rows.
+    void along_row(std::int64_t row) {
+        const std::int64_t whole = kSteps * kSegments, length = scan_.lanes;
+        bool first = true;
+        for (std::int64_t done = 0; done < length; first = false) {
+            const std::int64_t count = std::min(whole, length - done);
+            const std::int64_t steps = ceil_div(count, kSegments);
+            const std::int64_t lane = scan_.reverse ? length - done - count : done;
+            // A last piece is filled up where the scan has passed.
+            const std::int64_t missing = steps * kSegments - count;
+            const std::int64_t skipped = scan_.reverse ? missing : 0;
+            for (std::size_t i = 0; i < n_; ++i) {
+                const Value& value = values_[i];
+                const std::byte* from = nullptr;
+                if (missing == 0 && value.in.lane_stride != 0 &&
+                    follows(value.in, value.element, lane, count)) {
+                    from = at(value.in, value.element, row, lane);
+                } else {
+                    gather(value, row, lane, count, value.line + skipped * value.element);
+                    std::byte* const rest =
+                        value.line + (scan_.reverse ? 0 : count * value.element);
+                    for (std::int64_t k = 0; k < missing; ++k)
+                        std::memcpy(rest + k * value.element, value.line + skipped * value.element,
+                                    static_cast<std::size_t>(value.element));
+                    from = value.line;
+                }
+                transpose(value, kSegments, steps, from, steps, value.row(0).data, kSegments);
+            }
+            prefetch(row, scan_.reverse ? lane - whole : lane + count, whole);
+            scan_segments(steps, first);
+            for (std::size_t i = 0; i < n_; ++i) {
+                const Value& value = values_[i];
+                if (!value.wanted) continue;
+                const bool direct = missing == 0 && !value.streams &&
+                                    follows(value.out, value.element, lane, count);
+                std::byte* const to = direct ? at(value.out, value.element, row, lane) : value.line;
+                transpose(value, steps, kSegments, value.row(0).data, kSegments, to, steps);
+                if (!direct) scatter(value, row, lane, count, value.line + skipped * value.element);
+            }
+            done += count;
+        }
+    }
+
+    /// Lanes of a row, while others are scanned.
+    void prefetch(std::int64_t row, std::int64_t lane, std::int64_t count) const {
+        if (lane < 0 || lane + count > scan_.lanes) return;
+        constexpr std::int64_t kLine = 64;
+        for (std::size_t i = 0; i < n_; ++i) {
+            const Value& value = values_[i];
+            if (value.in.lane_stride == 0 || !follows(value.in, value.element, lane, count))
+                continue;
+            const std::byte* const next = at(value.in, value.element, row, lane);
+            for (std::int64_t byte = 0; byte < count * value.element; byte += kLine)
+                __builtin_prefetch(next + byte);
+        }
+    }
+
+    /// Scans the columns of `steps` rows, each of which follows the one before (or, in reverse,
+    /// after) it, and all of which follow the carry, unless they are the `first`.
+    void scan_segments(std::int64_t steps, bool first) {
+        const auto down = [&](std::int64_t r) {
+            return each([&](const Value& value) {
+                return scan_.reverse ? value.row(steps - 1 - r).back() : value.row(r);
+            });
+        };
+        combine(scan_.combine, down(0), down(1), down(1), steps - 1, kSegments, true);
+        const AllRows totals = down(steps - 1);
+        // The totals of columns follow kSegments elements that are of no use, in reverse they are
+        // followed by them; the carry is next to them.
+        const auto lane_of_totals = [&](const Value& value, int half, std::int64_t lane) {
+            return Rows{value.totals + (half * 3 * kSegments + kSegments + lane) * value.element,
+                        0};
+        };
+        const std::int64_t carry_lane = scan_.reverse ? kSegments : -1;
+        for (std::size_t i = 0; i < n_; ++i) {
+            const auto bytes = static_cast<std::size_t>(kSegments * values_[i].element);
+            std::memcpy(lane_of_totals(values_[i], 0, 0).data, totals[i].data, bytes);
+        }
+        if (!first) {
+            // Only the first total follows the carry.
+            const std::int64_t at = scan_.reverse ? kSegments - 1 : 0;
+            const auto carry = each([&](const Value& value) {
+                return Rows{lane_of_totals(value, 0, carry_lane).data, 0};
+            });
+            const auto one = each([&](const Value& value) { return lane_of_totals(value, 0, at); });
+            combine(scan_.combine, carry, one, one, 1, 1, true);
+        }
+        static_assert(kSegments == 64, "an even number of steps ends in the first half");
+        int half = 0;
+        for (std::int64_t reach = 1; reach < kSegments; reach *= 2, half = 1 - half) {
+            const auto now = each([&](const Value& v) { return lane_of_totals(v, half, 0); });
+            const auto next = each([&](const Value& v) { return lane_of_totals(v, 1 - half, 0); });
+            const auto before = each([&](const Value& value) {
+                return lane_of_totals(value, half, scan_.reverse ? reach : -reach);
+            });
+            combine(scan_.combine, before, now, next, 1, kSegments, false);
+            for (std::size_t i = 0; i < n_; ++i) {
+                const std::int64_t kept =
+                    (scan_.reverse ? kSegments - reach : 0) * values_[i].element;
+                std::memcpy(next[i].data + kept, now[i].data + kept,
+                            static_cast<std::size_t>(reach * values_[i].element));
+            }
+        }
+        for (std::size_t i = 0; i < n_ && first; ++i) keep_first(values_[i], steps, true);
+        const auto carries = each(
+            [&](const Value& value) { return lane_of_totals(value, 0, scan_.reverse ? 1 : -1); });
+        const auto rows = each([&](const Value& value) { return value.row(0); });
+        combine(scan_.last, carries, rows, rows, steps, kSegments, true);
+        for (std::size_t i = 0; i < n_; ++i) {
+            if (first) keep_first(values_[i], steps, false);
+            std::memcpy(lane_of_totals(values_[i], 0, carry_lane).data,
+                        lane_of_totals(values_[i], 0, scan_.reverse ? 0 : kSegments - 1).data,
+                        static_cast<std::size_t>(values_[i].element));
+        }
+    }
+
+    /// Nothing comes before the first column: saves it, or puts it back.
+    void keep_first(const Value& value, std::int64_t steps, bool saves) const {
+        const auto element = static_cast<std::size_t>(value.element);
+        const std::int64_t column = scan_.reverse ? kSegments - 1 : 0;
+        for (std::int64_t r = 0; r < steps; ++r) {
+            std::byte* const inside = value.row(r).data + column * value.element;
+            std::byte* const saved = value.segment + r * value.element;
+            std::memcpy(saves ? saved : inside, saves ? inside : saved, element);
+        }
+    }
+
+    // ---- Many rows side by side.
+
+    void many_rows(std::int64_t rows) {
+        for (std::int64_t row = 0; row < rows; row += kSegments)
+            rows_side_by_side(row, std::min(kSegments, rows - row));
+    }
+
+    /// Row 1 + s of the work memory has lane s of all rows; the carry is before or after those.
+    void rows_side_by_side(std::int64_t row, std::int64_t count) {
+        const std::int64_t length = scan_.lanes;
+        const std::int64_t pieces = ceil_div(length, kSteps);
+        for (std::int64_t k = 0; k < pieces; ++k) {
+            const std::int64_t lane = (scan_.reverse ? pieces - 1 - k : k) * kSteps;
+            const std::int64_t steps = std::min(kSteps, length - lane);
+            for (std::size_t i = 0; i < n_; ++i) load_columns(values_[i], row, count, lane, steps);
+            const bool has_carry = k > 0;
+            const auto down = [&](std::int64_t r) {
+                return each([&](const Value& value) {
+                    return scan_.reverse ? value.row(steps + 1 - r).back() : value.row(r);
+                });
+            };
+            if (has_carry)
+                combine(scan_.in_turn, down(0), down(1), down(1), steps, kSegments, true);
+            else
+                combine(scan_.in_turn, down(1), down(2), down(2), steps - 1, kSegments, true);
+            const std::int64_t next_steps =
+                scan_.reverse ? kSteps : std::min(kSteps, length - lane - kSteps);
+            for (std::size_t i = 0; i < n_; ++i) {
+                const Value& value = values_[i];
+                if (value.wanted) store_columns(value, row, count, lane, steps);
+                const Rows carry = value.row(scan_.reverse ? next_steps + 1 : 0);
+                std::memcpy(carry.data, down(steps)[i].data,
+                            static_cast<std::size_t>(kSegments * value.element));
+            }
+        }
+    }
+
+    void load_columns(const Value& value, std::int64_t row, std::int64_t count, std::int64_t lane,
+                      std::int64_t steps) const {
+        const Resolved& in = value.in;
+        std::byte* const to = value.row(1).data;
+        if (in.lane_stride != 0 && follows(in, value.element, lane, steps)) {
+            return transpose(value, count, steps, at(in, value.element, row, lane),
+                             in.row_bytes / value.element, to, kSegments);
+        }
+        for (std::int64_t r = 0; r < count; ++r)
+            gather(value, row + r, lane, steps, value.line + r * kSteps * value.element);
+        transpose(value, count, steps, value.line, kSteps, to, kSegments);
+    }
+
+    void store_columns(const Value& value, std::int64_t row, std::int64_t count, std::int64_t lane,
+                       std::int64_t steps) const {
+        const std::byte* const from = value.row(1).data;
+        if (!value.streams && follows(value.out, value.element, lane, steps)) {
+            return transpose(value, steps, count, from, kSegments,
+                             at(value.out, value.element, row, lane),
+                             value.out.row_bytes / value.element);
+        }
+        transpose(value, steps, count, from, kSegments, value.line, kSteps);
+        for (std::int64_t r = 0; r < count; ++r)
+            scatter(value, row + r, lane, steps, value.line + r * kSteps * value.element);
+    }
+
+    // ---- Down rows.
+
+    void down_rows() {
+        constexpr std::int64_t kLanes = 512;
+        for (std::int64_t lane = 0; lane < scan_.lanes;) {
+            std::int64_t lanes = std::min(kLanes, scan_.lanes - lane);
+            for (std::size_t i = 0; i < n_; ++i) {
+                const Value& value = values_[i];
+                const bool one_piece =
+                    follows(value.in, value.element, lane, lanes) &&
+                    (!value.wanted || follows(value.out, value.element, lane, lanes));
+                if (!one_piece) lanes = std::min(lanes, scan_.width - lane % scan_.width);
+            }
+            for (std::int64_t o = 0; o < scan_.outer; ++o) {
+                for (std::int64_t i = 0; i < scan_.inner; ++i)
+                    down(o * scan_.extent * scan_.inner + i, lane, lanes);
+            }
+            lane += lanes;
+        }
+    }
+
+    /// Results that are not kept, or go past the caches, are made in work memory, some rows at a
+    /// time, after the row with the carry.
+    void down(std::int64_t row, std::int64_t lane, std::int64_t lanes) {
+        const std::int64_t at_once =
+            std::min(CombineScan::kRowElements / lanes - 1, CombineScan::kLineElements / lanes);
+        constexpr std::int64_t kRowsAhead = 4;
+        const std::int64_t sign = scan_.reverse ? -1 : 1;
+        if (scan_.reverse) row += (scan_.extent - 1) * scan_.inner;
+        for (std::int64_t done = 0; done < scan_.extent;) {
+            const std::int64_t count = std::min(at_once, scan_.extent - done);
+            AllRows before, after, out;
+            for (std::size_t i = 0; i < n_; ++i) {
+                const Value& value = values_[i];
+                const std::int64_t line_bytes = lanes * value.element;
+                const std::int64_t first = row + sign * done * scan_.inner;
+                after[i] = {at(value.in, value.element, first, lane),
+                            sign * scan_.inner * value.in.row_bytes};
+                if (value.in.lane_stride == 0) {
+                    for (std::int64_t r = 0; r < count; ++r)
+                        gather(value, first + r * sign * scan_.inner, lane, lanes,
+                               value.line + r * line_bytes);
+                    after[i] = {value.line, line_bytes};
+                }
+                if (!value.carried) continue;
+                if (in_place(value)) {
+                    out[i] = {at(value.out, value.element, first, lane),
+                              sign * scan_.inner * value.out.row_bytes};
+                    before[i] = out[i].moved(-1);
+                } else {
+                    before[i] = {value.rows, line_bytes};
+                    out[i] = before[i].moved(1);
+                }
+            }
+            std::int64_t copied = 0;
+            if (done == 0) {
+                copied = 1;
+                for (std::size_t i = 0; i < n_; ++i) {
+                    after[i] = after[i].moved(1);
+                    if (!values_[i].carried) continue;
+                    std::memcpy(out[i].data, after[i].moved(-1).data,
+                                static_cast<std::size_t>(lanes * values_[i].element));
+                    before[i] = before[i].moved(1);
+                    out[i] = out[i].moved(1);
+                }
+            }
+            combine(scan_.in_turn, before, after, out, count - copied, lanes, false, kRowsAhead);
+            for (std::size_t i = 0; i < n_; ++i) {
+                const Value& value = values_[i];
+                if (!value.carried || in_place(value)) continue;
+                const std::int64_t line_bytes = lanes * value.element;
+                for (std::int64_t r = 0; r < count && value.wanted; ++r) {
+                    store(value,
+                          at(value.out, value.element, row + sign * (done + r) * scan_.inner, lane),
+                          value.rows + (1 + r) * line_bytes, lanes);
+                }
+                std::memcpy(value.rows, value.rows + count * line_bytes,
+                            static_cast<std::size_t>(line_bytes));
+            }
+            done += count;
+        }
+    }
+    static bool in_place(const Value& value) { return value.wanted && !value.streams; }
+
+    Frame& frame_;
+    const CombineScan& scan_;
+    std::size_t n_;
+    std::array<Value, kMaxValues> values_;
+    std::byte* temporaries_ = nullptr;
+};
+
+}  // namespace
+
+void execute(Frame& frame, const CombineScan& scan) {
+    Scan(frame, scan).run();
+}
+
+}  // namespace tilewright::cpu
