@@ -115,6 +115,14 @@ TEST(Sm90BackwardChoice, LastTilesStoreQueryGradients) {
           },
           false},
          {"96 columns", [](Problem& p) { set_dims(p, 96); }, true},
+         {"72 columns and many rows", [](Problem& p) { set_dims(set_lengths(p, 32768), 72); },
+          true},
+         {"96 columns and one kv head",
+          [](Problem& p) {
+              set_dims(p, 96);
+              p.kv_heads = 1;
+          },
+          true},
          {"96 columns and no mask",
           [](Problem& p) {
               set_dims(p, 96);
@@ -156,6 +164,18 @@ TEST(Sm90BackwardChoice, SumsOfManyShortSequencesAreOrdered) {
           false},
          {"8 kv heads", [](Problem& p) { p.kv_heads = 8; }, false},
          {"8 kv heads and 4,096 rows", [](Problem& p) { set_lengths(p, 4096).kv_heads = 8; }, true},
+         {"8 kv heads, 4,096 rows and 112 columns",
+          [](Problem& p) {
+              set_dims(p, 112);
+              set_lengths(p, 4096).kv_heads = 8;
+          },
+          true},
+         {"8 kv heads, 4,096 rows and 96 columns",
+          [](Problem& p) {
+              set_dims(p, 96);
+              set_lengths(p, 4096).kv_heads = 8;
+          },
+          false},
          {"8 kv heads, 4,096 rows and 64 columns",
           [](Problem& p) {
               set_dims(p, 64);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -507,22 +508,69 @@ TEST_F(Sm90BackwardGpu, ScalesOfAnySign) {
     }
 }
 
+// Each form in which dQ is stored: by a kernel, and by the last tiles of short, grouped, split,
+// long, unmasked and narrow problems.
 TEST_F(Sm90BackwardGpu, ReplaysFromAGraph) {
-    const Problem p{.heads = 40, .kv_heads = 40, .q_len = 600, .kv_len = 600, .causal = true};
-    const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
-    BackwardDevice device(p, q, q, q, q, {}, /*deterministic=*/true);
-    const cuda::Stream stream(0);
-    backward(device.inputs, stream.handle());  // loads the kernels
-    stream.synchronize();
-    const auto direct = device.bits(device.grad_query, device.inputs.grad_query);
-    device.grad_query.buffer.fill(kPoison);
-
-    const testing_support::Graph graph(
-        stream, [&] { backward(device.inputs, stream.handle()); },
-        testing_support::Capture::all_threads);
-    for (int run = 0; run < 3; ++run) graph.launch(stream);
-    stream.synchronize();
-    EXPECT_EQ(device.bits(device.grad_query, device.inputs.grad_query), direct);
+    struct Form {
+        std::int64_t heads, kv_heads, length, dim;
+        bool causal, is_fused;
+        int block_m;
+    };
+    const Form forms[] = {
+        {40, 40, 600, 128, true, false, 64}, {40, 40, 600, 128, true, true, 64},
+        {80, 40, 600, 128, true, true, 64},  {8, 1, 600, 128, true, true, 64},
+        {8, 8, 2100, 128, true, true, 80},   {8, 8, 2100, 96, true, true, 80},
+        {40, 40, 600, 128, false, true, 80}, {40, 40, 600, 64, true, true, 128},
+    };
+    for (const Form& form : forms) {
+        SCOPED_TRACE(fmt::format("{} heads on {}, {} rows of {}, {}", form.heads, form.kv_heads,
+                                 form.length, form.dim, form.causal ? "causal" : "full"));
+        const Problem p{.heads = form.heads,
+                        .kv_heads = form.kv_heads,
+                        .q_len = form.length,
+                        .kv_len = form.length,
+                        .dim = form.dim,
+                        .value_dim = form.dim,
+                        .causal = form.causal};
+        const Array q = Sample(p, p.heads, p.q_len, p.dim, 1).exact;
+        const Array k = Sample(p, p.kv_heads, p.kv_len, p.dim, 2).exact;
+        BackwardDevice device(p, q, k, k, q, {}, /*deterministic=*/form.is_fused);
+        const BackwardConfig config = choose_backward(check_backward(device.inputs));
+        EXPECT_EQ(config.fused, form.is_fused);
+        EXPECT_EQ(config.block_m, form.block_m);
+        const cuda::Stream stream(0);
+        backward(device.inputs, stream.handle());  // loads the kernels
+        stream.synchronize();
+        const auto gradients = [&] {
+            return std::array{device.bits(device.grad_query, device.inputs.grad_query),
+                              device.bits(device.grad_key, device.inputs.grad_key),
+                              device.bits(device.grad_value, device.inputs.grad_value)};
+        };
+        const auto direct = gradients();
+        const testing_support::Graph graph(
+            stream, [&] { backward(device.inputs, stream.handle()); },
+            testing_support::Capture::all_threads);
+        for (Guarded* gradient : {&device.grad_query, &device.grad_key, &device.grad_value}) {
+            gradient->buffer.fill(kPoison);
+        }
+        for (int run = 0; run < 3; ++run) graph.launch(stream);
+        stream.synchronize();
+        EXPECT_TRUE(device.guards_intact());
+        const auto replayed = gradients();
+        EXPECT_EQ(replayed[1], direct[1]);
+        EXPECT_EQ(replayed[2], direct[2]);
+        if (form.is_fused) {
+            EXPECT_EQ(replayed[0], direct[0]);
+            continue;
+        }
+        double difference = 0, size = 0;  // sums without an order
+        for (std::size_t i = 0; i < direct[0].size(); ++i) {
+            const double x = from_bits(direct[0][i], p.dtype);
+            difference += std::pow(from_bits(replayed[0][i], p.dtype) - x, 2);
+            size += x * x;
+        }
+        EXPECT_LT(difference, 1e-5 * size);
+    }
 }
 
 }  // namespace

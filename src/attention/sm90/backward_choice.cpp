@@ -86,8 +86,8 @@ bool is_causal(const BackwardDesc& desc) {
            desc.q_len == desc.kv_len;
 }
 
-/// Only these were measured with grouped heads, blocks of 80 rows or no mask where the last tile
-/// stores dQ.
+/// Only these gain from smaller blocks of groups, and without a mask, where the last tile stores
+/// dQ.
 bool has_128_columns(const BackwardDesc& desc) {
     return desc.query_dim == 128 && desc.value_dim == 128;
 }
@@ -137,14 +137,16 @@ bool wants_fused_without_mask(const BackwardDesc& desc) {
 bool wants_order(const BackwardDesc& desc, const BackwardConfig& config) {
     constexpr std::int64_t kLeastTiles = 1024, kLeastGroupedTiles = 4096;
     constexpr std::int64_t kMostCausalRows = 2048, kLeastGroupedRows = 2048;
+    constexpr int kLeastGroupedColumns = 112;
     const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.kv_len, config.block_n());
     if (desc.deterministic || is_described(desc, config) || desc.lower_bound || tiles < kLeastTiles)
         return false;
     if (is_narrow(desc))
         return !is_grouped(desc) && desc.upper_bound && desc.q_len <= kMostNarrowRows;
     if (is_grouped(desc))
-        return is_causal(desc) && has_128_columns(desc) && desc.q_len >= kLeastGroupedRows &&
-               tiles >= kLeastGroupedTiles;
+        return is_causal(desc) &&
+               std::min(desc.query_dim, desc.value_dim) >= kLeastGroupedColumns &&
+               desc.q_len >= kLeastGroupedRows && tiles >= kLeastGroupedTiles;
     return wants_fused_without_mask(desc) || (desc.upper_bound && desc.q_len <= kMostCausalRows);
 }
 
@@ -154,9 +156,7 @@ bool wants_fused(const BackwardDesc& desc, const BackwardConfig& config) {
     if (!is_ordered(desc, config) || is_described(desc, config)) return false;
     if (is_narrow(desc))
         return is_causal(desc) && !is_grouped(desc) && desc.q_len <= kMostNarrowRows;
-    const bool is_covered =
-        has_128_columns(desc) || (!is_grouped(desc) && config.block_n() % config.block_m == 0);
-    return (is_causal(desc) && is_covered) || wants_fused_without_mask(desc);
+    return is_causal(desc) || wants_fused_without_mask(desc);
 }
 
 }  // namespace

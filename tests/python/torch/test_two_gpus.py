@@ -1,6 +1,5 @@
 """tilewright.torch on two GPUs: tensors decide where a call runs, whatever device is current."""
 
-import gc
 import os
 import pathlib
 import subprocess
@@ -234,24 +233,24 @@ def allocated():
     return [torch.cuda.memory_allocated(i) for i in (0, 1)]
 
 
-def test_memory_comes_from_the_tensors_device():
-    for index in (1, 0):
-        query, key, value = tensors(2048, device=f"cuda:{index}")
-        slopes = torch.rand(4, device=f"cuda:{index}").requires_grad_()
+def check_memory(index):
+    """Steps on a device leave no memory behind, and none on the other device."""
+    query, key, value = tensors(2048, device=f"cuda:{index}")
+    slopes = torch.rand(4, device=f"cuda:{index}").requires_grad_()
 
-        def step(query=query, key=key, value=value, slopes=slopes):
-            out = twt.flex_attention(
-                query, key, value, lambda s, b, h, q, kv: s + slopes[h], causal=True
-            )
-            return torch.autograd.grad(out, (query, key, value, slopes), out.detach())
+    def step():
+        out = twt.flex_attention(
+            query, key, value, lambda s, b, h, q, kv: s + slopes[h], causal=True
+        )
+        return torch.autograd.grad(out, (query, key, value, slopes), out.detach())
 
-        step()
-        torch.cuda.synchronize(index)
-        gc.collect()  # tensors of earlier tests
-        time.sleep(0.5)  # autograd's thread lets go of gradients after they have been returned
-        before = allocated()
+    step()
+    torch.cuda.synchronize(index)
+    time.sleep(0.5)  # autograd's thread lets go of gradients after they have been returned
+    before = allocated()
+    torch.cuda.reset_peak_memory_stats(1 - index)
+    for last in (False, False, True):
         free = [torch.cuda.mem_get_info(i)[0] for i in (0, 1)]
-        torch.cuda.reset_peak_memory_stats(1 - index)
         for _ in range(20):
             step()
         torch.cuda.synchronize(index)
@@ -260,8 +259,19 @@ def test_memory_comes_from_the_tensors_device():
             time.sleep(0.01)
         assert allocated() == before
         assert torch.cuda.max_memory_allocated(1 - index) == before[1 - index]
-        for i in (0, 1):
-            assert abs(torch.cuda.mem_get_info(i)[0] - free[i]) < 64 << 20
+        taken = [free[i] - torch.cuda.mem_get_info(i)[0] for i in (0, 1)]
+        if max(taken) < 64 << 20:
+            break
+        assert not last, f"{taken} bytes"  # once may be another process's
+
+
+def test_memory_comes_from_the_tensors_device(current):
+    """In a process of its own: what other tests hold or let go of does not count."""
+    done = subprocess.run(
+        [sys.executable, __file__, str(current)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
+    assert done.stdout == "done\n"
 
 
 @pytest.mark.parametrize("sets_device", [False, True])
@@ -552,3 +562,10 @@ def test_two_ranks(current):
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
     assert done.stdout.count("done") == 2
+
+
+if __name__ == "__main__":
+    torch.cuda.set_device(int(sys.argv[1]))
+    for of_device in (1, 0):
+        check_memory(of_device)
+    print("done")
