@@ -249,7 +249,6 @@ class Scan {
         bool joined = true;
         for (std::size_t i = 0; i < n_; ++i) {
             const Value& value = values_[i];
-            if (value.in.lane_stride == 0) return false;
             joined = joined && follows(value.in, value.element, 0, scan_.lanes) &&
                      (!value.wanted || follows(value.out, value.element, 0, scan_.lanes));
         }
@@ -262,9 +261,16 @@ class Scan {
         for (std::size_t i = 0; i < scan_.splats.size(); ++i)
             arguments.splats[i] = reinterpret_cast<std::byte*>(frame_.slots + scan_.splats[i]);
         arguments.is_first = 1;
+        // Operands that are one element for all lanes are read from a line of it again and again.
+        std::int64_t longest = scan_.lanes;
+        for (std::size_t i = 0; i < n_; ++i) {
+            if (values_[i].in.lane_stride != 0) continue;
+            longest = CombineScan::kLineElements;
+            gather(values_[i], row, 0, std::min(longest, scan_.lanes + kVector), values_[i].line);
+        }
         for (std::int64_t done = 0; done < scan_.lanes;) {
-            std::int64_t count = scan_.lanes - done;
-            std::int64_t lane = scan_.reverse ? 0 : done;
+            std::int64_t count = std::min(scan_.lanes - done, longest);
+            std::int64_t lane = scan_.reverse ? scan_.lanes - done - count : done;
             for (std::size_t i = 0; i < n_; ++i) {
                 const Value& value = values_[i];
                 if (follows(value.in, value.element, lane, count) &&
@@ -296,7 +302,10 @@ class Scan {
             // The lanes of a vector before the row are not accessed.
             const std::int64_t inside = std::max<std::int64_t>(lane, 0);
             const std::int64_t before = (inside - lane) * value.element;
-            arguments.in[i] = at(value.in, value.element, row, inside) - before;
+            arguments.in[i] =
+                value.in.lane_stride == 0
+                    ? value.line + (scan_.reverse ? (count - 1) * kVector : 0) * value.element
+                    : at(value.in, value.element, row, inside) - before;
             if (!value.wanted) continue;
             arguments.out[i] = at(value.out, value.element, row, inside) - before;
             streams = streams && value.streams &&

@@ -18,9 +18,9 @@ bool adds_in_place(const Agreement& test) {
     return listing(test).find("to add to") != std::string::npos;
 }
 
-constexpr std::int64_t kRows = 70, kColumns = 66;
+constexpr std::int64_t kTileRows = 70, kColumns = 66;
 
-/// A product that is added to kRows x kColumns elements of an array from (row, column) on.
+/// A product that is added to kTileRows x kColumns elements of an array from (row, column) on.
 struct Sum {
     Agreement test;
     Value array, x, y;
@@ -30,11 +30,11 @@ struct Sum {
                  std::int64_t k = 20)
         : row(at_row), column(at_column) {
         array = test.array(dtype == DType::bf16 ? DType::f32 : dtype, {90, 80});
-        x = test.load_all(test.array(dtype, {kRows, k}));
+        x = test.load_all(test.array(dtype, {kTileRows, k}));
         y = test.load_all(test.array(dtype, {k, kColumns}));
     }
     std::vector<IndexOperand> place(std::int64_t down = 0) {
-        return {test.k.slice(row + down, kRows), test.k.slice(column, kColumns)};
+        return {test.k.slice(row + down, kTileRows), test.k.slice(column, kColumns)};
     }
 };
 
@@ -92,15 +92,15 @@ TEST(Machine, DotsAddInPlaceOnlyWhereNothingElseCanTell) {
         if (which == Case::kept) sum.test.keep(result);
         if (which == Case::overlap) sum.test.keep(k.load(sum.array, sum.place(2)));
         if (which == Case::transposed) {
-            const Value tall = sum.test.array(DType::f32, {kColumns, kRows});
+            const Value tall = sum.test.array(DType::f32, {kColumns, kTileRows});
             const int backwards[] = {1, 0};
-            k.store(tall, {k.slice(0, kColumns), k.slice(0, kRows)},
+            k.store(tall, {k.slice(0, kColumns), k.slice(0, kTileRows)},
                     b.transpose(result, backwards));
         } else if (which == Case::masked) {
-            k.store(
-                sum.array, place, result,
-                b.binary(Op::gt, sum.test.load_all(sum.test.array(DType::f32, {kRows, kColumns})),
-                         b.constant({DType::f32, {kRows, kColumns}}, 0)));
+            k.store(sum.array, place, result,
+                    b.binary(Op::gt,
+                             sum.test.load_all(sum.test.array(DType::f32, {kTileRows, kColumns})),
+                             b.constant({DType::f32, {kTileRows, kColumns}}, 0)));
         } else {
             k.store(sum.array, sum.place(which == Case::elsewhere ? 2 : 0), result);
         }
@@ -117,7 +117,7 @@ TEST(Machine, DotsAddInPlaceAgainAndAgain) {
     ir::Builder& b = k.b;
     b.for_loop(k.index(0), k.index(6), k.index(1), {}, [&](Value i, std::span<const Value>) {
         const Value first = b.binary(Op::mul, i, k.index(5));
-        const std::vector<IndexOperand> place{IndexOperand::slice(first, kRows, 1),
+        const std::vector<IndexOperand> place{IndexOperand::slice(first, kTileRows, 1),
                                               k.slice(5, kColumns)};
         k.store(sum.array, place, b.dot(sum.x, sum.y, k.load(sum.array, place)));
         return std::vector<Value>();

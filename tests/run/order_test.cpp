@@ -209,5 +209,48 @@ TEST(Combine, ScansAndReducesInOrder) {
     }
 }
 
+// The decay of a step is one element for all channels, the input is scaled by a scalar of the
+// kernel; functions that read a tile of the kernel give the same in steps.
+TEST(Combine, DecaysBroadcastAndScalarsAreCaptured) {
+    for (const bool interpret : {false, true}) {
+        for (const bool reverse : {false, true}) {
+            constexpr std::int64_t kSteps = 41, kChannels = 70;
+            auto states =
+                call(kernel("states",
+                            [=](Ref decay, Ref x, Ref scale, Ref y, Ref z) {
+                                const Tile factor = scale.load(), zero = zeros({1, kChannels}, f32);
+                                const auto elements = std::pair(decay.load(), x.load());
+                                const auto then = [&](auto f, auto g) {
+                                    return std::pair(f.first * g.first * factor,
+                                                     f.second * g.first * factor + g.second);
+                                };
+                                const auto in_steps = [&](auto f, auto g) {
+                                    const auto [m, c] = then(f, g);
+                                    return std::pair(m, c + zero);
+                                };
+                                y.store(associative_scan(then, elements, 0, reverse).second);
+                                z.store(associative_scan(in_steps, elements, 0, reverse).second);
+                            }),
+                     {.out_type = {{f32, {kSteps, kChannels}}, {f32, {kSteps, kChannels}}},
+                      .interpret = interpret});
+            const Tensor decay = ramp({kSteps, 1}), x = ramp({kSteps, kChannels});
+            Tensor small = Tensor::empty(f32, {kSteps, 1});
+            for (std::int64_t i = 0; i < kSteps; ++i)
+                small.set({i, 0}, std::cos(decay.get({i, 0})));
+            const auto results = states.run({small, x, Tensor::from_vector<float>({0.5F}, {})});
+            for (std::int64_t c = 0; c < kChannels; ++c) {
+                double state = 0;
+                for (std::int64_t step = 0; step < kSteps; ++step) {
+                    const std::int64_t i = reverse ? kSteps - 1 - step : step;
+                    state =
+                        step == 0 ? x.get({i, c}) : state * small.get({i, 0}) * 0.5 + x.get({i, c});
+                    EXPECT_NEAR(results[0].get({i, c}), state, 1e-3) << i << ", " << c;
+                    EXPECT_NEAR(results[1].get({i, c}), state, 1e-3) << i << ", " << c;
+                }
+            }
+        }
+    }
+}
+
 }  // namespace
 }  // namespace tilewright
