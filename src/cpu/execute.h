@@ -48,8 +48,8 @@ struct Frame {
     View* views = nullptr;
     const ir::RefArgument* refs = nullptr;  ///< one per Program::refs, scratch included
     const std::int64_t* grid = nullptr;
-    std::array<std::int64_t, 16> id{};  ///< index along each grid axis
-    bool streamed = false;              ///< non-temporal stores are pending
+    std::array<std::int64_t, 16> id;  ///< index along each axis that the grid has
+    bool streamed = false;            ///< non-temporal stores are pending
     /// No other program of any call runs at the same time, or none that changes an element that
     /// this one does.
     bool alone = false;

@@ -95,6 +95,8 @@ class Arena {
     std::int64_t capacity_ = 0;
 };
 
+class Call;
+
 /// What a thread needs to run programs: registers and memory.
 struct Worker {
     /// What the thread knows of the neighbours of programs, kept for the next call of the kernel: a
@@ -113,6 +115,7 @@ struct Worker {
     std::vector<ir::RefArgument> refs;
     std::vector<std::byte> private_memory;
     std::vector<PrivateArray> private_arrays;
+    const Call* call = nullptr;  ///< that the views and refs are of
 
   private:
     std::optional<Neighbours> known_;
@@ -133,6 +136,7 @@ class WorkerLease {
         }
     }
     ~WorkerLease() {
+        worker_->call = nullptr;
         worker_->private_arrays.clear();
         worker_->views.clear();  // those of one call have the same strides in all programs
         free_workers().push_back(std::move(worker_));
@@ -226,18 +230,26 @@ class Call {
         frame.program = &program_;
         frame.arena = worker.arena.reserve(program_.arena_bytes);
         worker.slots = initial_slots_;
-        worker.views.resize(program_.num_views);
-        worker.refs.resize(program_.refs.size());
-        for (std::size_t i = 0; i < program_.refs.size(); ++i) {
-            worker.refs[i] = ref(program_.refs[i], frame.arena);
+        if (worker.call != this) {
+            worker.call = this;
+            set_arrays(worker, frame.arena);
         }
-        for (const PrivateArray& own : worker.private_arrays) worker.refs[own.ref] = own.argument;
         frame.slots = worker.slots.data();
         frame.views = worker.views.data();
         frame.refs = worker.refs.data();
         frame.grid = arguments_.grid.data();
         place(frame, index);
         return frame;
+    }
+
+    /// What is the same for all programs of the call.
+    void set_arrays(Worker& worker, std::byte* arena) const {
+        worker.views.resize(program_.num_views);
+        worker.refs.resize(program_.refs.size());
+        for (std::size_t i = 0; i < program_.refs.size(); ++i) {
+            worker.refs[i] = ref(program_.refs[i], arena);
+        }
+        for (const PrivateArray& own : worker.private_arrays) worker.refs[own.ref] = own.argument;
     }
 
     /// Where in the grid program `index` is.

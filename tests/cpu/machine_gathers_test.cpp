@@ -360,7 +360,7 @@ bool adds_to_scattered_elements(std::int64_t length, std::int64_t columns, const
     std::vector<std::byte> memory(static_cast<std::size_t>(program->arena_bytes) + kAlignment);
     void* arena = memory.data();
     std::size_t space = memory.size();
-    Frame frame;
+    Frame frame{};
     frame.program = program.get();
     frame.arena = static_cast<std::byte*>(
         std::align(kAlignment, static_cast<std::size_t>(program->arena_bytes), arena, space));
