@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <memory>
+#include <utility>
 
 #include "tests/support/portable_generator.h"
 #include "tests/support/tolerance.h"
@@ -379,10 +381,23 @@ void PortableGenerator::reduction() {
         if (!exact(dtype, 1.25 * result.limit, result.fraction, bits)) return;
         if (is_float(dtype)) result.limit *= 1.25;
     }
-    if (scans) {
+    const bool extreme = kind == Reduction::max || kind == Reduction::min;
+    if (scans && extreme && chance(50)) {
+        auto mod = std::make_shared<ir::Function>();
+        mod->name = "combine";
+        const Type element{dtype, {}};
+        const Value first = mod->add_parameter(element, "a");
+        const Value second = mod->add_parameter(element, "b");
+        ir::Builder inner(*mod);
+        const Op op = kind == Reduction::max ? Op::max : Op::min;
+        const Value yielded[] = {inner.binary(op, first, second)};
+        inner.yield(yielded);
+        const Value operands[] = {a->value};
+        result.value = b_.associative_scan(std::move(mod), operands, axis, chance(50))[0];
+    } else if (scans) {
         result.value = b_.scan(kind, a->value, axis, chance(50), chance(50));
         // The first element of an exclusive extreme is infinite.
-        result.rounded = is_float(dtype) && (kind == Reduction::max || kind == Reduction::min);
+        result.rounded = is_float(dtype) && extreme;
     } else {
         result.value = b_.reduce(kind, a->value, axis);
         if (gives_index) result = {result.value, length};
