@@ -59,8 +59,8 @@ struct Change {
 };
 
 void expect_chosen(const Problem& problem, const std::function<bool(const Problem&)>& is_chosen,
-                   const std::vector<Change>& changes) {
-    EXPECT_TRUE(is_chosen(problem));
+                   const std::vector<Change>& changes, bool is_first = true) {
+    EXPECT_EQ(is_chosen(problem), is_first);
     for (const Change& change : changes) {
         Problem changed = problem;
         change.apply(changed);
@@ -89,7 +89,7 @@ TEST(Sm90BackwardChoice, LastTilesStoreQueryGradients) {
         problem, is_fused,
         {{"queries past the last key", [](Problem& p) { p.q_len = 385; }, false},
          {"64 columns", set_narrow, true},
-         {"64 columns and many rows", [&](Problem& p) { set_narrow(set_lengths(p, 1025)); }, false},
+         {"64 columns and many rows", [&](Problem& p) { set_narrow(set_lengths(p, 2049)); }, false},
          {"64 columns and one kv head",
           [&](Problem& p) {
               set_narrow(p);
@@ -145,6 +145,40 @@ TEST(Sm90BackwardChoice, LastTilesStoreQueryGradients) {
          {"values of 192 columns", [](Problem& p) { p.value_dim = 192; }, false}});
 }
 
+TEST(Sm90BackwardChoice, CausalTilesGoUpward) {
+    const auto config_of = [](const Problem& p) {
+        return choose_backward(check_backward(backward_inputs_of(p, /*deterministic=*/true)));
+    };
+    Problem problem{.batch = 8, .heads = 16, .kv_heads = 16, .causal = true};
+    set_lengths(problem, 4096);
+    EXPECT_EQ(config_of(problem).block_m, 80);
+    expect_chosen(problem, [&](const Problem& p) { return config_of(p).upward; },
+                  {{"4 kv heads", [](Problem& p) { p.kv_heads = 4; }, false},
+                   {"no mask", [](Problem& p) { p.causal = false; }, false},
+                   {"72 columns", [](Problem& p) { set_dims(p, 72); }, true},
+                   {"192 columns", [](Problem& p) { set_dims(p, 192); }, false},
+                   {"64 columns", [](Problem& p) { set_dims(p, 64); }, false},
+                   {"64 columns and 2,048 rows",
+                    [](Problem& p) { set_dims(set_lengths(p, 2048), 64); }, true},
+                   {"window", [](Problem& p) { p.window = 100; }, false}});
+    expect_chosen(
+        problem, [&](const Problem& p) { return config_of(p).ahead; },
+        {{"64 columns", [](Problem& p) { set_dims(p, 64); }, true},
+         {"64 columns and no mask",
+          [](Problem& p) {
+              set_dims(p, 64);
+              p.causal = false;
+          },
+          false},
+         {"64 columns and a window",
+          [](Problem& p) {
+              set_dims(p, 64);
+              p.window = 100;
+          },
+          false}},
+        /*is_first=*/false);
+}
+
 TEST(Sm90BackwardChoice, SumsOfManyShortSequencesAreOrdered) {
     const auto is_sum_ordered = [](const Problem& p) {
         const BackwardDesc desc = check_backward(backward_inputs_of(p, /*deterministic=*/false));
@@ -158,8 +192,14 @@ TEST(Sm90BackwardChoice, SumsOfManyShortSequencesAreOrdered) {
          {"192 columns", [](Problem& p) { p.dim = 192; }, false},
          {"2,048 rows", [](Problem& p) { set_lengths(p, 2048); }, true},
          {"64 columns and 2,048 rows", [](Problem& p) { set_dims(set_lengths(p, 2048), 64); },
+          true},
+         {"64 columns and 4,096 rows", [](Problem& p) { set_dims(set_lengths(p, 4096), 64); },
           false},
-         {"4,096 rows", [](Problem& p) { set_lengths(p, 4096); }, false},
+         {"72 columns and 4,096 rows", [](Problem& p) { set_dims(set_lengths(p, 4096), 72); },
+          false},
+         {"96 columns and 8,192 rows", [](Problem& p) { set_dims(set_lengths(p, 8192), 96); },
+          true},
+         {"8,193 rows", [](Problem& p) { set_lengths(p, 8193); }, false},
          {"few tiles: each would wait for the one before it", [](Problem& p) { p.batch = 2; },
           false},
          {"8 kv heads", [](Problem& p) { p.kv_heads = 8; }, false},

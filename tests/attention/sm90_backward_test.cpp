@@ -115,6 +115,8 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
         {.q_len = 4096, .kv_len = 4096},
         {.dtype = DType::f16, .dim = 128, .value_dim = 128},
         {.heads = 8, .q_len = 4096, .kv_len = 4096, .causal = true},
+        // Tiles go upward, in blocks of 64 rows.
+        {.batch = 32, .heads = 16, .kv_heads = 16, .q_len = 1024, .kv_len = 1024, .causal = true},
     };
     bool deterministic = false;
     for (const Problem& problem : problems) {
@@ -499,6 +501,66 @@ TEST_F(Sm90BackwardGpu, TilesStoreQueryGradientsOfGroupsAndWithoutAMask) {
     }
     for (const std::int64_t kv_len : {40, 127, 128, 500}) {
         expect({.q_len = 200, .kv_len = kv_len}, 2, 1, false);
+    }
+}
+
+// The first heads go upward, the last ones downward, if there are more than one group of them.
+TEST_F(Sm90BackwardGpu, TilesGoUpward) {
+    const auto expect = [](Problem p, int block_m, bool fused, bool ahead) {
+        p.causal = true;
+        check(p, /*deterministic=*/true, /*with_grad_lse=*/ahead, 1, [&](BackwardConfig& config) {
+            config.block_m = block_m;
+            config.fused = fused;
+            config.ahead = ahead;
+            config.upward = true;
+        });
+    };
+    const Problem problem{.batch = 4, .heads = 36, .kv_heads = 36, .q_len = 400, .kv_len = 400};
+    expect(problem, 64, true, true);
+    expect(problem, 80, true, false);
+    Problem grouped = problem;
+    grouped.kv_heads = 27;
+    grouped.heads = 54;
+    expect(grouped, 80, true, false);
+    Problem narrow = problem;
+    narrow.heads = narrow.kv_heads = 60;
+    narrow.dim = narrow.value_dim = 64;
+    expect(narrow, 128, true, true);
+    for (const std::int64_t length : {64, 129, 257}) {  // all downward
+        Problem small{.batch = 2, .heads = 3, .kv_heads = 3, .q_len = length, .kv_len = length};
+        expect(small, 64, true, true);
+        small.dim = small.value_dim = 72;
+        expect(small, 80, false, false);
+    }
+}
+
+// The next tile's first products are issued before this one's results are stored.
+TEST_F(Sm90BackwardGpu, FirstProductsComeAhead) {
+    const auto expect = [](const Problem& p, int block_m, bool deterministic) {
+        check(p, deterministic, /*with_grad_lse=*/false, 1, [&](BackwardConfig& config) {
+            config.block_m = block_m;
+            config.ahead = true;
+        });
+    };
+    for (const bool deterministic : {false, true}) {
+        for (const std::int64_t dim : {40, 64, 96, 128}) {
+            const int block_m = dim > 64 ? 64 : 128;
+            // More tiles than multiprocessors.
+            Problem p{.batch = 3,
+                      .heads = 24,
+                      .kv_heads = 24,
+                      .q_len = 300,
+                      .kv_len = 300,
+                      .dim = dim,
+                      .value_dim = dim,
+                      .causal = true,
+                      .rows_before_heads = dim == 96};
+            expect(p, block_m, deterministic);
+            p.causal = false;
+            p.kv_heads = 8;
+            p.kv_len = 500;
+            expect(p, block_m, deterministic);
+        }
     }
 }
 

@@ -41,7 +41,8 @@ twd::attn::KeyTileMemory memory_of(const BackwardDesc& desc, const BackwardConfi
                                                         .block_m = config.block_m,
                                                         .stages = config.stages,
                                                         .listed = desc.listed,
-                                                        .mask_bits = desc.mask_bits});
+                                                        .mask_bits = desc.mask_bits,
+                                                        .key_buffers = config.ahead ? 2 : 1});
 }
 
 bool builds_lists(const BackwardDesc& desc) {
@@ -157,15 +158,16 @@ BackwardInputs widened(const BackwardInputs& given, const BackwardDesc& desc, st
 
 /// May a tile finish more of dQ than its last two visits, or does the number depend on the tile?
 bool finishes_many(const BackwardDesc& desc, const BackwardConfig& config) {
-    return config.fused && (!desc.upper_bound || desc.heads != desc.kv_heads * config.splits ||
-                            config.block_n() % config.block_m != 0);
+    return config.fused &&
+           (config.upward || !desc.upper_bound || desc.heads != desc.kv_heads * config.splits ||
+            config.block_n() % config.block_m != 0);
 }
 
 void clear(cuda::DeviceAddress address, std::int64_t words, cuda::StreamHandle stream) {
     if (words == 0) return;
     cuda::driver().check(
         cuda::driver().cuMemsetD32Async(address, 0, static_cast<std::size_t>(words), stream),
-        "clearing gradients of captures");
+        "clearing what a backward pass counts and adds up");
 }
 
 /// Clears the gradients of captures and their accumulators.
@@ -220,13 +222,14 @@ constexpr int kBlockM = {};
 constexpr int kStages = {};
 constexpr bool kDeterministic = {};
 constexpr bool kFused = {}, kFinishesMany = {};
+constexpr bool kAhead = {}, kUpward = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 )",
                     config.over_128, kWarpgroups, config.block_m, config.stages,
                     is_ordered(desc, config), config.fused, finishes_many(desc, config),
-                    described ? 40 : 24, described ? 232 : 240,
+                    config.ahead, config.upward, described ? 40 : 24, described ? 232 : 240,
                     backward_shared_bytes(desc, config) - kSharedAlignment)));
     cuda::CompileRequest rows_request = request;
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
@@ -238,9 +241,10 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base
 }
 
 std::string backward_key(const BackwardDesc& desc, const BackwardConfig& config) {
-    return fmt::format("{} {} {} {} {} {} {} {}", variant_key(desc), config.over_128,
+    return fmt::format("{} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.over_128,
                        config.block_m, config.stages, is_ordered(desc, config), config.fused,
-                       finishes_many(desc, config), desc.positive_scale);
+                       finishes_many(desc, config), desc.positive_scale, config.ahead,
+                       config.upward);
 }
 
 BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& config, int device,
@@ -355,7 +359,15 @@ void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
         p.group_heads = static_cast<int>(
             std::clamp<std::int64_t>(group_heads, 1, std::max<std::int64_t>(1, batch_kv_heads)));
     }
-    if (desc.upper_bound && !desc.lower_bound && !desc.listed && kv_tiles > 0) {
+    if (config.upward) {
+        // Upward, the longest tiles come last, so the last heads go downward.
+        constexpr std::int64_t kLastTiles = 256;
+        p.upward_heads = static_cast<int>(
+            std::max<std::int64_t>(0, batch_kv_heads - ceil_div(kLastTiles, kv_tiles)));
+        // With more than 64 columns a step takes longer than a hand-over from tile to tile, and one
+        // head after the other stays in L2.
+        if (std::max(desc.query_dim, desc.value_dim) > 64) p.group_heads = 1;
+    } else if (desc.upper_bound && !desc.lower_bound && !desc.listed && kv_tiles > 0) {
         // Tiles shrink as their keys advance; the last `late` of a head are shorter than
         // kLateShare.
         const double longest =
@@ -398,6 +410,11 @@ void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
             words.push_back(inputs.grad_captures[capture_gradients(desc)[n].capture]);
         }
     }
+    // Tiles that differ in length: CTAs claim the next one when they are free.
+    if (tiles_differ && places > multiprocessors) {
+        p.next_tile = reinterpret_cast<unsigned*>(inputs.workspace + layout.next_tile);
+        if (row_blocks == 0) clear(inputs.workspace + layout.next_tile, 1, stream);
+    }
     cuda::LaunchShape rows_shape;
     rows_shape.grid[0] = static_cast<unsigned>(row_blocks);
     rows_shape.block[0] = kRowThreads;
@@ -409,13 +426,6 @@ void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
         const cuda::TensorMap value = tile_map(inputs.value, desc.dtype, config.block_n(), "value");
         const cuda::TensorMap grad_out =
             tile_map(inputs.grad_out, desc.dtype, config.block_m, "grad_out");
-        if (tiles_differ && places > multiprocessors) {
-            // Tiles differ in length, so CTAs claim the next one when they are free.
-            const cuda::DeviceAddress next_tile = inputs.workspace + layout.next_tile;
-            p.next_tile = reinterpret_cast<unsigned*>(next_tile);
-            cuda::driver().check(cuda::driver().cuMemsetD32Async(next_tile, 0, 1, stream),
-                                 "clearing the tile counter");
-        }
         cuda::LaunchShape shape;
         shape.grid[0] = static_cast<unsigned>(std::min<std::int64_t>(places, multiprocessors));
         shape.block[0] = static_cast<unsigned>(128 * (kWarpgroups + 1));

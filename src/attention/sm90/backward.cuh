@@ -27,7 +27,10 @@
 //            with 64; 210 KB at D = 256
 // Order      atomic adds to dQ in order of arrival, or in order of tiles (deterministic), which gives the same bits in
 //            every run; where head_dim > 128 neither is needed
-// Fused      ordered and causal: the warpgroups of a tile get the sums of the blocks at its diagonal back and store dQ
+// Fused      ordered and causal, or without a mask: the warpgroups of the last tile that adds to a block of dQ get its
+//            sums back and store its rows
+// Upward     ordered and causal: tiles begin at their diagonal, from the last keys to the first, so that none waits
+// Ahead      K has two buffers, and the next tile's first products are issued before dK and dV of this one are stored
 // Measured   H200, 2026-11-21, share of the tensor peak per cycle: D = 128 full 0.78, causal 0.76; D = 64 causal 0.66
 //            (docs/lab/2026-11-gpu.md)
 // clang-format on
@@ -44,6 +47,11 @@ TW_DEVICE void initialize_barriers(const Shared& shared) {
     ptx::mbarrier_init(shared.value_full(), 1);
     constexpr int kWriters = kOver128 ? 0 : kWarpgroups;
     ptx::mbarrier_init(shared.tile_empty(), kConsumerWarps + kWriters);
+    if constexpr (kAhead) {
+        ptx::mbarrier_init(shared.key_full(1), 1);
+        ptx::mbarrier_init(shared.tile_empty(1), kConsumerWarps + kWriters);
+        ptx::mbarrier_init(shared.value_empty(), kConsumerWarps);
+    }
     TW_LOOP
     for (int i = 0; i < 2; ++i) {
         ptx::mbarrier_init(shared.score_full(i), 4 * kStrips);

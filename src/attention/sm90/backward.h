@@ -53,6 +53,10 @@ struct BackwardConfig {
     bool ordered = false;   ///< tiles add to dQ in a fixed order although none is asked for
     int splits = 1;  ///< cuts the query heads of a kv head into this many groups, each with tiles
                      ///< of its own, whose dK and dV are added up afterwards; divides their number
+    bool ahead = false;   ///< the next tile's first products are issued before this one's results
+                          ///< are stored: K has two buffers
+    bool upward = false;  ///< tiles of a causal mask begin at their diagonal, and those of the last
+                          ///< keys come first, also in the order of sums
     bool wide = false;  ///< what several tiles read is copied first unless its rows begin on lines
 
     int strips() const { return over_128 ? 1 : 2; }  ///< strips of 64 keys in a tile

@@ -122,7 +122,9 @@ bool is_narrow(const BackwardDesc& desc) {
 }
 
 /// Up to here sums in order win with up to 64 columns.
-constexpr std::int64_t kMostNarrowRows = 1024;
+constexpr std::int64_t kMostNarrowRows = 2048;
+/// Up to here blocks of 64 rows win where tiles go upward.
+constexpr std::int64_t kMostShortRows = 2048;
 
 /// Without a mask the last tile of a head stores all of its dQ, which pays up to here.
 bool wants_fused_without_mask(const BackwardDesc& desc) {
@@ -136,18 +138,19 @@ bool wants_fused_without_mask(const BackwardDesc& desc) {
 /// that none waits for the one before it.
 bool wants_order(const BackwardDesc& desc, const BackwardConfig& config) {
     constexpr std::int64_t kLeastTiles = 1024, kLeastGroupedTiles = 4096;
-    constexpr std::int64_t kMostCausalRows = 2048, kLeastGroupedRows = 2048;
-    constexpr int kLeastGroupedColumns = 112;
+    constexpr std::int64_t kMostRows = 2048, kMostUpwardRows = 8192, kLeastGroupedRows = 2048;
+    constexpr int kLeastUpwardColumns = 96, kLeastGroupedColumns = 112;
+    const int columns = std::min(desc.query_dim, desc.value_dim);
     const std::int64_t tiles = desc.batch * desc.heads * ceil_div(desc.kv_len, config.block_n());
     if (desc.deterministic || is_described(desc, config) || desc.lower_bound || tiles < kLeastTiles)
         return false;
     if (is_narrow(desc))
         return !is_grouped(desc) && desc.upper_bound && desc.q_len <= kMostNarrowRows;
     if (is_grouped(desc))
-        return is_causal(desc) &&
-               std::min(desc.query_dim, desc.value_dim) >= kLeastGroupedColumns &&
+        return is_causal(desc) && columns >= kLeastGroupedColumns &&
                desc.q_len >= kLeastGroupedRows && tiles >= kLeastGroupedTiles;
-    return wants_fused_without_mask(desc) || (desc.upper_bound && desc.q_len <= kMostCausalRows);
+    if (is_causal(desc) && columns >= kLeastUpwardColumns) return desc.q_len <= kMostUpwardRows;
+    return wants_fused_without_mask(desc) || (desc.upper_bound && desc.q_len <= kMostRows);
 }
 
 /// Does the last tile that adds to a block of dQ store it? With a causal mask these are the last
@@ -157,6 +160,13 @@ bool wants_fused(const BackwardDesc& desc, const BackwardConfig& config) {
     if (is_narrow(desc))
         return is_causal(desc) && !is_grouped(desc) && desc.q_len <= kMostNarrowRows;
     return is_causal(desc) || wants_fused_without_mask(desc);
+}
+
+/// Upward, tiles of one head that run side by side are at different blocks, and none waits for the
+/// one before it. The tiles of a group of query heads had better be at the same block, for L2.
+bool wants_upward(const BackwardDesc& desc, const BackwardConfig& config) {
+    return is_ordered(desc, config) && !is_described(desc, config) && is_causal(desc) &&
+           !is_grouped(desc) && (!is_narrow(desc) || desc.q_len <= kMostNarrowRows);
 }
 
 }  // namespace
@@ -181,6 +191,12 @@ BackwardConfig choose_backward(const BackwardDesc& desc) {
     config.ordered = wants_order(desc, config);
     config.splits = choose_splits(desc, config);
     config.fused = wants_fused(desc, config);
+    config.upward = wants_upward(desc, config);
+    if (config.upward && desc.q_len > kMostShortRows) {
+        config.block_m = query_blocks(std::max(desc.query_dim, desc.value_dim)).plain;
+    }
+    config.ahead = is_narrow(desc) && is_causal(desc) && !is_grouped(desc) && desc.q_len > 0 &&
+                   !is_described(desc, config);
     config.wide = wants_wide(desc);
     return config;
 }

@@ -96,10 +96,12 @@ struct Consumer : Products {
 
     /// No further tile adds to a block of dQ: its product is to be added to what the tiles before
     /// did. Adding after the product would take registers.
-    TW_DEVICE_ONCE void load_sums() {
+    TW_DEVICE_ONCE void load_sums(int of_block) {
         ptx::mbarrier_wait(shared.grad_empty(warpgroup), grad_parity);
         grad_parity ^= 1;
-        if (first_key >= kBlockN && grad_bytes(warpgroup) > 0) {
+        const bool exist = kUpward ? predecessor_of(tile_word(0), of_block, descends(), p) != 0
+                                   : first_key >= kBlockN;
+        if (exist && grad_bytes(warpgroup) > 0) {
             ptx::mbarrier_wait(shared.sums_full(warpgroup), sums_parity);
             sums_parity ^= 1;
             const u32 source =
@@ -134,8 +136,10 @@ struct Consumer : Products {
     /// The same for the tile's `visit`-th visit.
     TW_DEVICE_ONCE void finish_visit(int visit, const KeyRows& tile_rows) {
         const int place = visit / group_heads();
-        finish_grad_query(block_at(place, tile_word(4), tile_word(5), p),
-                          visit - place * group_heads(), tile_rows);
+        finish_grad_query(block_of(visit), visit - place * group_heads(), tile_rows);
+    }
+    TW_DEVICE int block_of(int visit) const {
+        return block_at(visit / group_heads(), tile_word(4), tile_word(5), descends());
     }
     TW_DEVICE int group_heads() const { return kFinishesMany ? p.heads_per_kv_head : 1; }
 
@@ -174,6 +178,8 @@ struct Consumer : Products {
     }
 
     // ---- blocks
+    /// Are rows of dQ stored while the next products run? With more rows this would spill.
+    static constexpr bool kOverlaps = kUpward && kBlockM == 64;
     /// What becomes of dQ of the block before the one in registers.
     enum class LastQuery {
         kNone,      ///< there is none
@@ -190,10 +196,12 @@ struct Consumer : Products {
         pack_scores();
         acquire_tensor_cores();
         if constexpr (kLastQuery == LastQuery::kIsStored) {
-            load_sums();
+            load_sums(block_of(last_visit));
             issue_grad_query<true>();
-            ptx::wgmma_wait<0>();
-            finish_visit(last_visit, tile_rows);
+            if constexpr (!kOverlaps) {
+                ptx::wgmma_wait<0>();
+                finish_visit(last_visit, tile_rows);
+            }
         }
         // Every wait leaves the next product in flight.
         if (adds_up) issue_grad_query();
@@ -201,6 +209,10 @@ struct Consumer : Products {
         if (adds_up) {
             ptx::wgmma_wait<1>();
             store_grad_query();
+        }
+        if constexpr (kLastQuery == LastQuery::kIsStored && kOverlaps) {
+            ptx::wgmma_wait<1>();
+            finish_visit(last_visit, tile_rows);
         }
         issue_scores(scores);
         ptx::wgmma_wait<1>();
@@ -213,11 +225,13 @@ struct Consumer : Products {
 
     /// All blocks of a tile, over all query heads of the group.
     TW_DEVICE void all_blocks(int count, const KeyRows& tile_rows) {
-        clear_hidden_keys(true, true, tile_parity, 3 + warpgroup);
-        clear_next_past_end(3 + warpgroup);
-        issue_scores(scores);
-        ptx::mbarrier_wait(shared.value_full(), tile_parity);
-        issue_grad_scores(grad_scores);
+        if constexpr (!kAhead) {
+            clear_hidden_keys(true, true, tile_ring.parity, 3 + warpgroup);
+            clear_next_past_end(3 + warpgroup);
+            issue_scores(scores);
+            ptx::mbarrier_wait(shared.value_full(), tile_ring.parity);
+            issue_grad_scores(grad_scores);
+        }
         compute_scores<true>(scores, grad_scores, [] {});
         if (count > 1) {
             if (next_is_ragged()) clear_next_past_end(3 + warpgroup);
@@ -225,7 +239,8 @@ struct Consumer : Products {
         }
         int stored = 0;  // the tile's last visits, whose dQ it finishes
         if constexpr (kFused) {
-            stored = finished_blocks(tile_word(0), tile_word(4), tile_word(5), p) * group_heads();
+            stored = finished_blocks(tile_word(0), tile_word(4), tile_word(5), descends(), p) *
+                     group_heads();
         }
         int i = 2;
         TW_LOOP
@@ -239,12 +254,19 @@ struct Consumer : Products {
         }
         if constexpr (kFinishesMany) {
             TW_LOOP
-            for (; i < count; ++i) step<true, LastQuery::kIsStored>(i - 2, tile_rows);
+            for (; i < count; ++i) {
+                if (TW_IS_COMPACT || !kUpward || next_is_masked()) {
+                    step<true, LastQuery::kIsStored>(i - 2, tile_rows);
+                } else {
+                    step<false, LastQuery::kIsStored>(i - 2, tile_rows);
+                }
+            }
         }
         pack_scores();
+        if constexpr (kAhead) release(shared.value_empty());
         if (count > 1) {
             if (kFused && stored > 1) {
-                load_sums();
+                load_sums(block_of(count - 2));
                 issue_grad_query<true>();
                 ptx::wgmma_wait<0>();
                 finish_visit(count - 2, tile_rows);
@@ -254,9 +276,9 @@ struct Consumer : Products {
                 store_grad_query();
             }
         }
-        const bool finishes = kFused && (kUpperBound || stored > 0);
+        const bool finishes = kFused && ((kUpperBound && !kUpward) || stored > 0);
         if (finishes) {
-            load_sums();
+            load_sums(block);
         } else if constexpr (kFused) {
             clear_grad_query();
         }
@@ -267,7 +289,7 @@ struct Consumer : Products {
         ptx::wgmma_wait<0>();
         ptx::wgmma_tie(grad_value);
         ptx::wgmma_tie(grad_key);
-        release(shared.tile_empty());
+        release(shared.tile_empty(tile_ring.index));
         if (finishes) {
             finish_grad_query(block, group_heads() - 1, tile_rows);
         } else {
@@ -275,29 +297,87 @@ struct Consumer : Products {
         }
     }
 
+    // ---- the next tile's first products ahead of this one's results
+    u32 value_parity = 0;  ///< of V's next arrival
+
+    /// S^T and dP^T of a tile's first block, in flight together. NOTE: no branch may come between a
+    /// wgmma and its wait (C7514), so after the last tile they use whatever is there.
+    TW_DEVICE_ONCE void issue_first_block(bool exists) {
+        if (exists) ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
+        multiply_query(scores);
+        if (exists) {
+            ptx::mbarrier_wait(shared.value_full(), value_parity);
+            ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
+        }
+        value_parity ^= 1;
+        multiply_grad_out(grad_scores);
+    }
+
+    TW_DEVICE_ONCE void store_tile(const KeyRows& rows) {
+        store<kQueryDim>(grad_key, p.grad_key, p.key_splits, p.scale, rows);
+        store<kValueDim>(grad_value, p.grad_value, p.value_splits, kDropout ? p.keep_scale : 1.0f,
+                         rows);
+    }
+    TW_DEVICE void clear_tile() {
+        TW_UNROLL
+        for (int i = 0; i < kQueryDim / 2; ++i) grad_key[i] = 0;
+        TW_UNROLL
+        for (int i = 0; i < kValueDim / 2; ++i) grad_value[i] = 0;
+    }
+
+    /// dK and dV of a tile are packed before the next tile's first products are issued, and stored
+    /// while these run. NOTE: read as accumulators, past the loop's end, they would be waited for.
+    TW_DEVICE void run_ahead() {
+        KeyRows done{};  // no rows
+        u32 keys[kQueryDim / 4] = {}, values[kValueDim / 4] = {};
+        first_key = 0;
+        while (true) {
+            ptx::mbarrier_wait(shared.key_full(tile_ring.index), tile_ring.parity);
+            const uint4 words = ptx::load_shared_128(shared.tile(tile_ring.index));
+            const int tile = words.x, count = words.w;
+            issue_first_block(tile >= 0);
+            store_packed<kQueryDim>(keys, p.grad_key, key(), done);
+            store_packed<kValueDim>(values, p.grad_value, key(), done);
+            ptx::wgmma_wait<0>();
+            ptx::wgmma_tie(scores);
+            ptx::wgmma_tie(grad_scores);
+            if (tile < 0) return;
+            enter_tile(tile);
+            done = rows_of_tile();
+            clear_tile();
+            all_blocks(count, done);
+            tile_ring.advance();
+            if (p.splits > 1) {
+                store_tile(done);
+                done.len = 0;
+            }
+            pack_rows(Element{}, grad_key, p.scale, keys);
+            pack_rows(Element{}, grad_value, kDropout ? p.keep_scale : 1.0f, values);
+        }
+    }
+
     TW_DEVICE void run() {
         if (warpgroup == kWarpgroups - 1) release_tensor_cores();
+        if constexpr (kAhead) {
+            run_ahead();
+            return;
+        }
         while (true) {
-            ptx::mbarrier_wait(shared.key_full(), tile_parity);
+            ptx::mbarrier_wait(shared.key_full(), tile_ring.parity);
             const uint4 words = ptx::load_shared_128(shared.tile());
             const int tile = words.x, count = words.w;
             if (tile < 0) return;
             enter_tile(tile);
             const KeyRows rows = rows_of_tile();
-            TW_UNROLL
-            for (int i = 0; i < kQueryDim / 2; ++i) grad_key[i] = 0;
-            TW_UNROLL
-            for (int i = 0; i < kValueDim / 2; ++i) grad_value[i] = 0;
+            clear_tile();
             if (count > 0) {
                 all_blocks(count, rows);
             } else {
-                ptx::mbarrier_wait(shared.value_full(), tile_parity);
+                ptx::mbarrier_wait(shared.value_full(), tile_ring.parity);
                 release(shared.tile_empty());
             }
-            tile_parity ^= 1;
-            store<kQueryDim>(grad_key, p.grad_key, p.key_splits, p.scale, rows);
-            store<kValueDim>(grad_value, p.grad_value, p.value_splits,
-                             kDropout ? p.keep_scale : 1.0f, rows);
+            tile_ring.advance();
+            store_tile(rows);
         }
     }
 };

@@ -8,8 +8,11 @@
 
 namespace twd::attn {
 
-constexpr KeyTileMemory kMemory = memory_of(KeyTileShape{
-    kQueryDim, kValueDim, kWarpgroups, kOver128, kBlockM, kStages, kListedBlocks, kMaskBits});
+/// Two: K of the next tile is there before this one's is free.
+constexpr int kKeyBuffers = kAhead ? 2 : 1;
+constexpr KeyTileMemory kMemory =
+    memory_of(KeyTileShape{kQueryDim, kValueDim, kWarpgroups, kOver128, kBlockM, kStages,
+                           kListedBlocks, kMaskBits, kKeyBuffers});
 constexpr int kStrips = kMemory.strips;  ///< strips of 64 keys in a tile
 constexpr int kBlockN = 64 * kStrips;    ///< keys of a tile
 constexpr int kConsumerWarps = 4 * kWarpgroups;
@@ -83,8 +86,9 @@ struct KeyTile {
     int rank;         ///< position in the order of work within its head
     int sequence;     ///< if sequences are packed
     SequenceRows rows;
-    int first_q_block;  ///< the sequence's first block
-    int keys;           ///< the tile's keys end here: a length, or the end of the keys
+    int first_q_block;   ///< the sequence's first block
+    bool is_descending;  ///< for ranges by diagonals: does it visit its last block first?
+    int keys;            ///< the tile's keys end here: a length, or the end of the keys
 };
 
 /// One visit of a tile to a block of query rows.
@@ -100,7 +104,7 @@ struct BlockVisit {
 struct Shared {
     u32 base;
 
-    TW_DEVICE u32 key() const { return base; }
+    TW_DEVICE u32 key(int buffer = 0) const { return base + buffer * kKeyBytes; }
     TW_DEVICE u32 value() const { return base + kValueOffset; }
     TW_DEVICE u32 query(int stage) const { return base + kQueryOffset + stage * kQueryBytes; }
     TW_DEVICE u32 grad_out(int stage) const {
@@ -113,9 +117,14 @@ struct Shared {
     TW_DEVICE u32 lse(int stage) const { return base + kStatOffset + stage * kStatBytes; }
     TW_DEVICE u32 delta(int stage) const { return lse(kStages + stage); }
 
-    TW_DEVICE u32 key_full() const { return barrier(0); }
+    TW_DEVICE u32 key_full(int buffer = 0) const {
+        return barrier(buffer == 0 ? 0 : kAheadBarriers);
+    }
     TW_DEVICE u32 value_full() const { return barrier(1); }
-    TW_DEVICE u32 tile_empty() const { return barrier(2); }
+    TW_DEVICE u32 tile_empty(int buffer = 0) const {
+        return barrier(buffer == 0 ? 2 : kAheadBarriers + 1);
+    }
+    TW_DEVICE u32 value_empty() const { return barrier(kAheadBarriers + 2); }
     TW_DEVICE u32 score_full(int buffer) const { return barrier(3 + buffer); }
     TW_DEVICE u32 score_empty(int buffer) const { return barrier(5 + buffer); }
     TW_DEVICE u32 grad_full(int warpgroup) const { return barrier(7 + warpgroup); }
@@ -127,9 +136,9 @@ struct Shared {
     /// Sums of dQ came back from memory.
     TW_DEVICE u32 sums_full(int warpgroup) const { return barrier(13 + 4 * kStages + warpgroup); }
 
-    /// Description of the tile: index, batch, kv head, blocks; begin, each, rank, sequence; and the
-    /// sequence's rows if sequences are packed.
-    TW_DEVICE u32 tile() const { return base + kBarrierOffset + 256; }
+    /// Description of the tile: index, batch, kv head, blocks; begin, each, rank, sequence or, if
+    /// none are packed, whether it is descending; and the rows of a packed sequence.
+    TW_DEVICE u32 tile(int buffer = 0) const { return base + kBarrierOffset + 256 + 64 * buffer; }
     /// Description of a visit: block, head, states and predecessor, the next visit's states.
     TW_DEVICE u32 visit(int index) const { return base + kBarrierOffset + 320 + 16 * index; }
     /// Which keys of the tile some query attends to: a word of 64 bits per strip, if lists say so.
@@ -137,9 +146,11 @@ struct Shared {
     TW_DEVICE u32 bits(int stage) const { return base + kBitsOffset + stage * kBitsBytes; }
 
   private:
+    static constexpr int kAheadBarriers = 13 + 4 * kStages + kWarpgroups;
     TW_DEVICE u32 barrier(int index) const { return base + kBarrierOffset + 8 * index; }
 };
-static_assert(8 * (13 + 4 * kStages + kWarpgroups) <= 256,
+static_assert(!kAhead || !kDescribed, "the second description takes the place of visits");
+static_assert(8 * (13 + 4 * kStages + kWarpgroups + 3) <= 256,
               "barriers end before the description of the tile");
 
 /// A place in the order of work, as a kv head and a rank among its tiles.
@@ -154,6 +165,17 @@ TW_DEVICE Place place_at(int place, const BackwardParameters& p) {
     const int early = p.kv_tiles - p.late_kv_tiles;
     const int early_places = early * p.batch_kv_heads;
     Place result;
+    if constexpr (kUpward) {
+        const int rest = place - p.upward_heads * p.kv_tiles;
+        const int group_heads = rest < 0 ? p.group_heads : p.batch_kv_heads - p.upward_heads;
+        const int group = rest < 0 ? place / (p.kv_tiles * group_heads) : 0;
+        const int first_head = rest < 0 ? group * group_heads : p.upward_heads;
+        const int heads = rest < 0 ? min(group_heads, p.upward_heads - first_head) : group_heads;
+        const int in_group = rest < 0 ? place - group * p.kv_tiles * group_heads : rest;
+        result.rank = in_group / heads;
+        result.batch_kv_head = first_head + in_group % heads;
+        return result;
+    }
     if (place < early_places) {
         const int group = place / (early * p.group_heads);
         const int first_head = group * p.group_heads;
@@ -169,10 +191,19 @@ TW_DEVICE Place place_at(int place, const BackwardParameters& p) {
     return result;
 }
 
+/// Do tiles visit their blocks from the last one down? Deterministic sums go from low tiles to high
+/// ones, and this way no tile waits for long. And the tiles of a group of query heads, which begin
+/// at the same time, then read the same blocks, which stay in L2.
+TW_DEVICE bool is_descending(const BackwardParameters& p) {
+    return kDeterministic || p.heads_per_kv_head > 1;
+}
+
 /// The tile at a place, its blocks given by the diagonals. Tiles shrink as their keys advance.
 TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
     KeyTile tile{};
-    tile.index = tile.rank = place.rank;
+    const bool up = kUpward && place.batch_kv_head < p.upward_heads;
+    tile.index = tile.rank = up ? p.kv_tiles - 1 - place.rank : place.rank;
+    tile.is_descending = kUpward ? !up : is_descending(p);
     tile.batch = place.batch_kv_head / p.kv_heads;
     tile.kv_head = place.batch_kv_head - tile.batch * p.kv_heads;
     const int first_key = tile.index * kBlockN;
@@ -187,28 +218,27 @@ TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
     return tile;
 }
 
-/// Do tiles visit their blocks from the last one down? Deterministic sums go from low tiles to high
-/// ones, and this way no tile waits for long. And the tiles of a group of query heads, which begin
-/// at the same time, then read the same blocks, which stay in L2.
-TW_DEVICE bool is_descending(const BackwardParameters& p) {
-    return kDeterministic || p.heads_per_kv_head > 1;
-}
-
 /// The block of query rows at a place in a tile's order.
-TW_DEVICE int block_at(int place, int begin, int blocks, const BackwardParameters& p) {
-    return begin + (is_descending(p) ? blocks - 1 - place : place);
+TW_DEVICE int block_at(int place, int begin, int blocks, bool descending) {
+    return begin + (descending ? blocks - 1 - place : place);
 }
 
 /// When a tile adds to a block's dQ (BlockPredecessor): with diagonals, after the previous tile,
-/// unless it is the first that sees the block.
-TW_DEVICE u32 predecessor_of(int tile, int block, const BackwardParameters& p) {
+/// or upward after the next one, unless it is the first that sees the block.
+TW_DEVICE u32 predecessor_of(int tile, int block, bool descending, const BackwardParameters& p) {
+    if (kUpward && !descending) {
+        const int last_row = block * kBlockM + kBlockM - 1;
+        return tile == min(p.kv_tiles - 1, last_row / kBlockN) ? 0 : tile + 2;
+    }
     const int first = kLowerBound ? max(0, block * kBlockM + p.lower_diagonal) / kBlockN : 0;
     return tile == first ? 0 : tile;
 }
 
 /// Fused: to how many blocks, from the tile's first one on, does no further tile add? These are the
-/// blocks that the tile visits last.
-TW_DEVICE int finished_blocks(int tile, int begin, int each, const BackwardParameters& p) {
+/// blocks that the tile visits last; upward, all blocks of the first keys' tile.
+TW_DEVICE int finished_blocks(int tile, int begin, int each, bool descending,
+                              const BackwardParameters& p) {
+    if (kUpward && !descending) return tile == 0 ? each : 0;
     if (tile == p.kv_tiles - 1) return each;
     return kUpperBound ? (tile + 1) * kBlockN / kBlockM - begin : 0;
 }

@@ -86,7 +86,7 @@ struct EvenValueConsumer : Products {
     }
 
     TW_DEVICE void all_blocks(int count) {
-        clear_hidden_keys(true, false, tile_parity, 3);
+        clear_hidden_keys(true, false, tile_ring.parity, 3);
         clear_query_of_next();
         issue_scores(scores);
         enter_visit();
@@ -187,7 +187,7 @@ struct EvenKeyConsumer : Products {
     }
 
     TW_DEVICE void all_blocks(int count) {
-        clear_hidden_keys(false, true, tile_parity, 4);
+        clear_hidden_keys(false, true, tile_ring.parity, 4);
         clear_grad_out_of_next();
         issue_grad_scores(grad_scores);
         ptx::wgmma_wait<0>();
@@ -274,7 +274,7 @@ struct KeyConsumer : Products {
     }
 
     TW_DEVICE void all_blocks(int count) {
-        clear_hidden_keys(true, true, tile_parity, 3);
+        clear_hidden_keys(true, true, tile_ring.parity, 3);
         clear_next_past_end(3);
         issue_scores(scores);
         issue_grad_scores(grad_scores);

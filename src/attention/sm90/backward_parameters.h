@@ -34,6 +34,7 @@ struct BackwardParameters {
     int q_blocks;       ///< blocks of query rows in one head, over all packed sequences
     int kv_tiles;       ///< tiles of keys in one head, over all packed sequences
     int late_kv_tiles;  ///< the last tiles of a head, the shortest, this many of which run last
+    int upward_heads;   ///< the first kv heads of all batches, this many, go upward if any do
     int group_heads;    ///< kv heads that run at the same time, so that what they share stays in L2
     int upper_diagonal;       ///< row q sees keys up to q + upper_diagonal, if there is this bound
     int lower_diagonal;       ///< row q sees keys from q + lower_diagonal, if there is this bound

@@ -30,7 +30,7 @@ struct RangeVisits {
     }
 
     TW_DEVICE_ONCE BlockVisit next() {
-        BlockVisit visit{block_at(place, tile.begin, tile.each, p),
+        BlockVisit visit{block_at(place, tile.begin, tile.each, tile.is_descending),
                          tile.kv_head * p.heads_per_kv_head + group, 0, -1};
         advance();
         if constexpr (kDescribed) {
@@ -42,7 +42,8 @@ struct RangeVisits {
             }
             if (place == 0) visit.states |= kLastOfHead;
             if constexpr (kDeterministic) {
-                visit.states |= predecessor_of(tile.index, visit.block, p) << kPredecessorShift;
+                visit.states |= predecessor_of(tile.index, visit.block, true, p)
+                                << kPredecessorShift;
             }
         }
         return visit;
@@ -141,7 +142,9 @@ struct Producer {
     Shared shared;
     u64 keep, once;  ///< L2 policies: many tiles read Q and dO, one reads K and V
 
-    u32 tile_parity = 1;  // parity 1: the first wait on "empty" passes
+    // Parity 1: the first wait on "empty" passes.
+    Ring<kKeyBuffers> tile_ring{0, 1};
+    u32 value_parity = 1;
     Ring<kStages> query_ring{0, 1}, grad_out_ring{0, 1};
     Ring<kDescriptions> visits;
 
@@ -154,14 +157,17 @@ struct Producer {
         }
     }
 
-    /// Describes a tile and loads its K and V, once all readers have left the previous tile.
+    /// Describes a tile and loads its K and V, once all readers have left the tile that was there.
+    /// With two buffers of K this is early, and V follows with the first block.
     TW_DEVICE_ONCE void open(const KeyTile& tile) {
-        ptx::mbarrier_wait(shared.tile_empty(), tile_parity);
-        tile_parity ^= 1;
-        ptx::store_shared_128(shared.tile(),
+        const u32 buffer = tile_ring.index, full = shared.key_full(buffer);
+        ptx::mbarrier_wait(shared.tile_empty(buffer), tile_ring.parity);
+        tile_ring.advance();
+        ptx::store_shared_128(shared.tile(buffer),
                               make_uint4(tile.index, tile.batch, tile.kv_head, tile.blocks));
-        ptx::store_shared_128(shared.tile() + 16,
-                              make_uint4(tile.begin, tile.each, tile.rank, tile.sequence));
+        ptx::store_shared_128(shared.tile(buffer) + 16,
+                              make_uint4(tile.begin, tile.each, tile.rank,
+                                         kListedBlocks ? tile.sequence : tile.is_descending));
         if constexpr (kPacked) {
             ptx::store_shared_128(shared.tile() + 32,
                                   make_uint4(tile.rows.q_begin, tile.rows.q_len, tile.rows.kv_begin,
@@ -176,21 +182,30 @@ struct Producer {
             ptx::store_shared_128(shared.live(), ptx::load_constant_128(p.mask.live + 2 * place));
         }
         if (tile.index < 0) {
-            ptx::mbarrier_arrive(shared.key_full());
+            ptx::mbarrier_arrive(full);
             return;
         }
-        const int row = (kPacked ? tile.rows.kv_begin : 0) + tile.index * kBlockN;
-        const int head = tile.kv_head / p.splits;
-        ptx::mbarrier_arrive_expect(shared.key_full(), kKeyBytes);  // publishes the words, too
-        load(shared.key(), key_map, shared.key_full(), once, kQueryDim, kTilePanelBytes, row, head,
-             tile.batch);
+        ptx::mbarrier_arrive_expect(full, kKeyBytes);  // publishes the words, too
+        load(shared.key(buffer), key_map, full, once, kQueryDim, kTilePanelBytes, first_key(tile),
+             tile.kv_head / p.splits, tile.batch);
+        if constexpr (!kAhead) load_value(tile);
+    }
+    TW_DEVICE int first_key(const KeyTile& tile) const {
+        return (kPacked ? tile.rows.kv_begin : 0) + tile.index * kBlockN;
+    }
+    TW_DEVICE void load_value(const KeyTile& tile) {
+        if constexpr (kAhead) {
+            ptx::mbarrier_wait(shared.value_empty(), value_parity);
+            value_parity ^= 1;
+        }
         ptx::mbarrier_arrive_expect(shared.value_full(), kValueBytes);
-        load(shared.value(), value_map, shared.value_full(), once, kValueDim, kTilePanelBytes, row,
-             head, tile.batch);
+        load(shared.value(), value_map, shared.value_full(), once, kValueDim, kTilePanelBytes,
+             first_key(tile), tile.kv_head / p.splits, tile.batch);
     }
 
     /// Loads the rows of a visit and writes its description, if there is one, for the other roles.
-    TW_DEVICE_ONCE void load_block(const KeyTile& tile, const BlockVisit& visit, int next_states) {
+    TW_DEVICE_ONCE void load_block(const KeyTile& tile, const BlockVisit& visit, int next_states,
+                                   bool first) {
         const int row = (kPacked ? tile.rows.q_begin : 0) + visit.block * kBlockM;
         const int block = (kPacked ? tile.first_q_block : 0) + visit.block;
         const i64 stats =
@@ -216,6 +231,7 @@ struct Producer {
             }
         }
         query_ring.advance();
+        if (kAhead && first) load_value(tile);
 
         full = shared.grad_out_full(grad_out_ring.index);
         ptx::mbarrier_wait(shared.grad_out_empty(grad_out_ring.index), grad_out_ring.parity);
@@ -260,7 +276,7 @@ struct Producer {
         for (int i = 0; i < tile.blocks; ++i) {
             const BlockVisit visit = following;
             if (i + 1 < tile.blocks) following = visits_of_tile.next();
-            load_block(tile, visit, following.states);
+            load_block(tile, visit, following.states, i == 0);
         }
     }
 };
@@ -331,15 +347,16 @@ struct Writer {
     }
 
     TW_DEVICE void run() {
-        u32 tile_parity = 0;
+        Ring<kKeyBuffers> tile_ring;
         Ring<kDescriptions> visits;
         while (true) {
-            ptx::mbarrier_wait(shared.key_full(), tile_parity);
-            tile_parity ^= 1;
-            const uint4 tile = ptx::load_shared_128(shared.tile());
-            const uint4 more = ptx::load_shared_128(shared.tile() + 16);
+            const u32 buffer = tile_ring.index;
+            ptx::mbarrier_wait(shared.key_full(buffer), tile_ring.parity);
+            tile_ring.advance();
+            const uint4 tile = ptx::load_shared_128(shared.tile(buffer));
+            const uint4 more = ptx::load_shared_128(shared.tile(buffer) + 16);
             const u32 first_q_block = kPacked ? ptx::load_shared_32(shared.tile() + 48) : 0;
-            ptx::mbarrier_arrive(shared.tile_empty());
+            ptx::mbarrier_arrive(shared.tile_empty(buffer));
             if (static_cast<int>(tile.x) < 0) return;
             const int batch = tile.y, blocks = tile.w, begin = more.x, each = more.y, rank = more.z;
             if constexpr (kDescribed) {
@@ -357,11 +374,14 @@ struct Writer {
             } else {
                 const int first_head = tile.z * p.heads_per_kv_head;
                 const int first_row = query_head_row(batch, first_head, p);
-                const int finished = kFused ? finished_blocks(tile.x, begin, each, p) : 0;
+                const bool descending = more.w != 0;
+                const int finished =
+                    kFused ? finished_blocks(tile.x, begin, each, descending, p) : 0;
                 TW_LOOP
                 for (int i = 0; i < each; ++i) {
-                    const int block = block_at(i, begin, each, p);
-                    const u32 predecessor = kDeterministic ? predecessor_of(rank, block, p) : 0;
+                    const int block = block_at(i, begin, each, descending);
+                    const u32 predecessor =
+                        kDeterministic ? predecessor_of(rank, block, descending, p) : 0;
                     TW_LOOP
                     for (int group = 0; group < p.heads_per_kv_head; ++group) {
                         const i64 chunk = chunk_of(first_row + group, block);

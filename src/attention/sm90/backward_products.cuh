@@ -17,7 +17,6 @@ constexpr int steps(int dim) {
 struct Products : Scores {
     Ring<kStages> query_ring, grad_out_ring;  ///< next block to multiply
     Ring<kStages> block_ring;                 ///< block whose scores are in registers
-    u32 tile_parity = 0;
 
     /// One arrival per warp, since each waits for its own part of the wgmma.
     TW_DEVICE void release(u32 barrier) const {
@@ -59,13 +58,20 @@ struct Products : Scores {
     /// S^T = K Q^T of the next block.
     TW_DEVICE_ONCE void issue_scores(float (&scores)[kScores]) {
         ptx::mbarrier_wait(shared.query_full(query_ring.index), query_ring.parity);
-        issue_transposed<kQueryDim>(scores, shared.key(), shared.query(query_ring.index));
+        multiply_query(scores);
+    }
+    TW_DEVICE void multiply_query(float (&scores)[kScores]) {
+        issue_transposed<kQueryDim>(scores, shared.key(tile_ring.index),
+                                    shared.query(query_ring.index));
         query_ring.advance();
     }
 
     /// dP^T = V dO^T of the next block.
     TW_DEVICE_ONCE void issue_grad_scores(float (&grad_scores)[kScores]) {
         ptx::mbarrier_wait(shared.grad_out_full(grad_out_ring.index), grad_out_ring.parity);
+        multiply_grad_out(grad_scores);
+    }
+    TW_DEVICE void multiply_grad_out(float (&grad_scores)[kScores]) {
         issue_transposed<kValueDim>(grad_scores, shared.value(),
                                     shared.grad_out(grad_out_ring.index));
         grad_out_ring.advance();
@@ -84,7 +90,8 @@ struct Products : Scores {
     TW_DEVICE_ONCE void issue_grad_query(float (&grad_query)[kGradColumns / 2], int buffer,
                                          u32 part) {
         const u32 rows = shared.score(buffer) + (kGradTransposed ? 0 : part * 8192);
-        const u32 tile = shared.key() + (kGradTransposed ? part * kTilePanelBytes : 0);
+        const u32 tile =
+            shared.key(tile_ring.index) + (kGradTransposed ? part * kTilePanelBytes : 0);
         const u64 scores_at = ptx::wgmma_descriptor_swizzle128(rows, 16, 1024);
         const u64 keys_at = ptx::wgmma_descriptor_swizzle128(tile, kTilePanelBytes, 1024);
         ptx::wgmma_tie(grad_query);
@@ -151,7 +158,7 @@ struct Products : Scores {
     TW_DEVICE void each_tile(float (&sums)[kCount], const AllBlocks& all_blocks,
                              const StoreSums& store_sums) {
         while (true) {
-            ptx::mbarrier_wait(shared.key_full(), tile_parity);
+            ptx::mbarrier_wait(shared.key_full(), tile_ring.parity);
             const uint4 words = ptx::load_shared_128(shared.tile());
             const int tile = words.x, count = words.w;
             if (tile < 0) return;
@@ -159,10 +166,10 @@ struct Products : Scores {
             const KeyRows rows = rows_of_tile();
             TW_UNROLL
             for (int i = 0; i < kCount; ++i) sums[i] = 0;
-            if constexpr (kReadsValues) ptx::mbarrier_wait(shared.value_full(), tile_parity);
+            if constexpr (kReadsValues) ptx::mbarrier_wait(shared.value_full(), tile_ring.parity);
             if (count > 0) all_blocks(count);
             release(shared.tile_empty());
-            tile_parity ^= 1;
+            tile_ring.advance();
             store_sums(rows);
         }
     }

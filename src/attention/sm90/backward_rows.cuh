@@ -73,14 +73,15 @@ TW_DEVICE float sum_over_block(float value) {
 }  // namespace twd::attn
 
 /// One CTA per (batch, head, block of rows): lse in log2 units, delta = rowsum(dO * out) - dlse,
-/// zeros in the sums of dQ (or in last_added, if sums are ordered), and the block's part of the
-/// sinks' gradient. Rows without a key, rows whose lse allows no gradient, and rows past the end
-/// get an lse of +inf, so that their P is 0.
+/// zeros in the sums of dQ (or in last_added, if sums are ordered) and in the tile counter, and the
+/// block's part of the sinks' gradient. Rows without a key, rows whose lse allows no gradient, and
+/// rows past the end get an lse of +inf, so that their P is 0.
 extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
     attention_backward_prepare(const __grid_constant__ twd::attn::BackwardParameters p) {
     using namespace twd;
     using namespace twd::attn;
     const int batch_head = blockIdx.x / p.q_blocks, block = blockIdx.x - batch_head * p.q_blocks;
+    if (p.next_tile != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *p.next_tile = 0;
     constexpr int kLanes = 8;  // threads per row
     const int lane = threadIdx.x % kLanes;
     const i64 padded = static_cast<i64>(blockIdx.x) * kBlockM;

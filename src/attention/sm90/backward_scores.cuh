@@ -49,6 +49,7 @@ struct Scores {
                      ///< this one included
     int head, states, next_states;  ///< where blocks are described: of the visit
     Ring<kDescriptions> visits;
+    Ring<kKeyBuffers> tile_ring;  ///< where K and the description of the tile are
 
     // NOTE: values derived from the lane are computed where they are used, from a lane index that
     // is read again: kept, they would take registers that the accumulators need.
@@ -59,8 +60,9 @@ struct Scores {
 
     // The words of the tile's description stay in shared memory until the tile is released.
     TW_DEVICE int tile_word(int index) const {
-        return ptx::load_shared_32(shared.tile() + 4 * index);
+        return ptx::load_shared_32(shared.tile(tile_ring.index) + 4 * index);
     }
+    TW_DEVICE bool descends() const { return kUpward ? tile_word(7) != 0 : is_descending(p); }
     TW_DEVICE int kv_len() const { return kPacked ? tile_word(11) : p.kv_len; }
     /// End of the keys that may be attended to.
     TW_DEVICE int kv_end() const { return kLengths ? tile_word(13) : kv_len(); }
@@ -73,7 +75,7 @@ struct Scores {
         first_key = index * kBlockN + strip * 64;
         clear_sums(mod);
         if constexpr (!kDescribed) {
-            block = block_at(0, tile_word(4), tile_word(5), p);
+            block = block_at(0, tile_word(4), tile_word(5), descends());
             heads_left = p.heads_per_kv_head;
         }
     }
@@ -142,7 +144,7 @@ struct Scores {
     /// The block of the next visit: all query heads of the group visit a block before the next one.
     TW_DEVICE int following() const {
         if (heads_left > 1) return block;
-        return is_descending(p) ? block - 1 : block + 1;
+        return descends() ? block - 1 : block + 1;
     }
     TW_DEVICE void follow() {
         block = following();
@@ -180,6 +182,16 @@ struct Scores {
         u16* const target = static_cast<u16*>(to.data) + rows.batch * to.batch_stride +
                             rows.head * to.head_stride + (rows.begin + row) * to.row_stride;
         store_rows<kColumns>(Element{}, sums, factors, target, 8 * to.row_stride, rows.len - row);
+    }
+
+    /// Stores packed rows of 16 bits into the tensor. `key` is this thread's first one.
+    template <int kColumns, int kWords>
+    TW_DEVICE_ONCE void store_packed(const u32 (&words)[kWords], const Rows& to, int row,
+                                     const KeyRows& rows) const {
+        u16* const target = static_cast<u16*>(to.data) + rows.batch * to.batch_stride +
+                            rows.head * to.head_stride + (rows.begin + row) * to.row_stride;
+        store_words<kColumns>([&](int i) { return i < kWords ? words[i] : 0; }, target,
+                              8 * to.row_stride, rows.len - row);
     }
 
     // ---- which pairs of the block attend

@@ -62,6 +62,7 @@ struct KeyTileShape {
     int block_m;     ///< query rows of a block
     int stages;      ///< stages of Q and of dO
     bool listed, mask_bits;
+    int key_buffers = 1;  ///< 2: K of the next tile is loaded before this one's is free
 };
 
 struct KeyTileMemory {
@@ -91,7 +92,7 @@ constexpr KeyTileMemory memory_of(const KeyTileShape& s) {
     m.bits = s.mask_bits ? 64 * m.strips * 2 * ((s.block_m + 63) / 64) * 4 : 0;
     m.grad_columns = s.block_m != 64 * s.warpgroups ? s.block_m : s.query_dim;
     m.grad = 64 * m.grad_columns * 4;
-    m.value_offset = m.key;
+    m.value_offset = s.key_buffers * m.key;
     m.query_offset = m.value_offset + m.value;
     m.grad_out_offset = m.query_offset + s.stages * m.query;
     m.score_offset = m.grad_out_offset + s.stages * m.grad_out;

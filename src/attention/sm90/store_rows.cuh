@@ -6,13 +6,23 @@
 
 namespace twd::attn {
 
-/// Stores the first kColumns columns of a 64-row accumulator, multiplied by `factor`: rows lane / 4
-/// and lane / 4 + 8 of each warp. `target` is this thread's first row, with `rows` left in the
-/// tensor from there; its other row is `further` elements away. Each lane stores 16 bytes: the quad
-/// transposes its words by shuffles, which needs no shared memory and no barrier.
-template <int kColumns, typename Element, int kCount>
-TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const float (&factor)[2],
-                          u16* target, i64 further, int rows) {
+/// An accumulator multiplied by `factor`, as pairs of 16-bit elements.
+template <typename Element, int kCount>
+TW_DEVICE void pack_rows(Element, const float (&accumulator)[kCount], float factor,
+                         u32 (&words)[kCount / 2]) {
+    TW_UNROLL
+    for (int i = 0; i < kCount; i += 2) {
+        words[i / 2] = ptx::pack(Element{}, accumulator[i] * factor, accumulator[i + 1] * factor);
+    }
+}
+
+/// Stores the first kColumns columns of 64 rows of words (word_of(i): registers 2 i and 2 i + 1 of
+/// an accumulator): rows lane / 4 and lane / 4 + 8 of each warp. `target` is this thread's first
+/// row, with `rows` left in the tensor from there; its other row is `further` elements away. Each
+/// lane stores 16 bytes: the quad transposes its words by shuffles, which needs no shared memory
+/// and no barrier.
+template <int kColumns, typename WordOf>
+TW_DEVICE void store_words(const WordOf& word_of, u16* target, i64 further, int rows) {
     // NOTE: read again, so that values derived from it occupy no registers in the loop.
     const int quad_lane = ptx::lane_index() % 4;
     const bool odd = quad_lane & 1, upper = quad_lane & 2;
@@ -22,12 +32,7 @@ TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const flo
         for (int r = 0; r < 2; ++r) {
             u32 w[4];
             TW_UNROLL
-            for (int j = 0; j < 4; ++j) {
-                const int i = 4 * (4 * group + j) + 2 * r;
-                w[j] = i < kCount ? ptx::pack(Element{}, accumulator[i] * factor[r],
-                                              accumulator[i + 1] * factor[r])
-                                  : 0;
-            }
+            for (int j = 0; j < 4; ++j) w[j] = word_of(2 * (4 * group + j) + r);
             // 4 x 4 transposition: lane t of the quad gets the four words of the t-th group of 8
             // columns.
             u32 x = __shfl_xor_sync(~0u, upper ? w[0] : w[2], 2);
@@ -43,6 +48,20 @@ TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const flo
             }
         }
     }
+}
+
+/// The same for an accumulator, multiplied by `factor` for each of the two rows.
+template <int kColumns, typename Element, int kCount>
+TW_DEVICE void store_rows(Element, const float (&accumulator)[kCount], const float (&factor)[2],
+                          u16* target, i64 further, int rows) {
+    store_words<kColumns>(
+        [&](int word) {
+            const int i = 2 * word;
+            return i < kCount ? ptx::pack(Element{}, accumulator[i] * factor[word % 2],
+                                          accumulator[i + 1] * factor[word % 2])
+                              : 0;
+        },
+        target, further, rows);
 }
 
 /// The same as f32, 8 bytes a lane.

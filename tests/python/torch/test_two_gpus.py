@@ -234,7 +234,7 @@ def allocated():
 
 
 def check_memory(index):
-    """Steps on a device leave no memory behind, and none on the other device."""
+    """Steps on a device keep no memory, and take none on the other device."""
     query, key, value = tensors(2048, device=f"cuda:{index}")
     slopes = torch.rand(4, device=f"cuda:{index}").requires_grad_()
 
