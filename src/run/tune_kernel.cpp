@@ -63,6 +63,7 @@ Config tile_config(const KernelChoice& choice) {
     return {{"rows", tile.rows},
             {"columns", tile.columns},
             {"pairs", static_cast<std::int64_t>(tile.pairs)},
+            {"turns", tile.turns ? 1 : 0},
             {"parts", choice.product->parts}};
 }
 

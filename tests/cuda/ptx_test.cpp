@@ -163,7 +163,8 @@ TEST(Ptx, HeadersIncludeOnlyOneAnother) {
 
 TEST(Ptx, GeneratedWgmmaShapesCompile) {
     TW_REQUIRE_NVRTC();
-    const WgmmaShape shapes[] = {{8, DType::bf16, false, 1},
+    const WgmmaShape shapes[] = {{192, DType::bf16, false, 4, true, 2},
+                                 {8, DType::bf16, false, 1},
                                  {80, DType::bf16, false, 4},
                                  {96, DType::f16, false, 5},
                                  {64, DType::f16, true, 1},

@@ -121,5 +121,30 @@ TEST(SchedulePasses, PairsLoadHalfOfWhatBothRead) {
     EXPECT_THAT(paired, HasSubstr("empty_arrivals 16 "));
 }
 
+TEST(SchedulePasses, WarpgroupsThatAlternateSkipWhatTheOtherConsumes) {
+    testing_support::Product options = kMatmul;
+    options.rest = true;
+    options.epilogue = testing_support::with_shapes(
+        "%fr = cast %rest : f32TILE\n%s = add %d, %fr : f32TILE\n%q = cast %s : bf16TILE", 256,
+        256);
+    const ir::Function function = kernel_of(options);
+    Target target = dense_target(function);
+    target.choice = Choice{.tile = {128, 192, Pairs::none, true}};
+    const std::string before = print(after("split_epilogue", function, target));
+    EXPECT_THAT(before, HasSubstr("groups [1, 1]"));
+    EXPECT_THAT(before, HasSubstr(" turns 2 {"));
+    EXPECT_THAT(before, HasSubstr(" count 6 "));  // three of columns, two of rows
+    EXPECT_THAT(before, HasSubstr("warps @consumer first 0 count 8 registers 240"));
+    EXPECT_THAT(before, HasSubstr("warps @loader first 9 count 1"));
+    EXPECT_THAT(before, Not(HasSubstr("skip")));
+    const Program program = after("ping_pong", function, target);
+    const std::string turns = print(program);
+    EXPECT_THAT(turns, HasSubstr("by 64 channel @operands first"));  // 4096 / 64 iterations
+    EXPECT_THAT(turns, HasSubstr("by 6 channel @ahead1 first"));
+    EXPECT_THAT(turns, HasSubstr("issue_begin turn 1"));
+    EXPECT_EQ(program.consumer_groups(), 1);
+    EXPECT_EQ(program.all_consumer_groups(), 2);
+}
+
 }  // namespace
 }  // namespace tilewright::cuda::schedule

@@ -31,6 +31,8 @@ TEST(ScheduleRules, OfProductsAreCheckedInProgramsThatBreakThem) {
         {"V13", Level::specialised, "registers 232", "registers 240"},
         {"V14", Level::synchronised, "fence_async", "commit_stores"},
         {"V14", Level::synchronised, "group_sync", "commit_stores"},
+        {"V14", Level::synchronised, "wait_stores pending 1", "commit_stores"},
+        {"V14", Level::synchronised, "fence_async\n        group_sync", "fence_async"},
         {"V15", Level::synchronised, "role of @producer {", "role of @producer {\n    group_sync"},
     };
     const auto change = [](const Breach& breach, std::string& text) {
@@ -183,6 +185,23 @@ TEST(ScheduleRules, OfPingPongAreCheckedInProgramsThatBreakThem) {
         expect_broken(text.erase(at, std::string(removed).size()),
                       {"V20", Level::waiting, removed, ""});
     }
+}
+
+TEST(ScheduleRules, OfTurnsAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V20", Level::synchronised, "issue_end first turn 0", "group_sync"},
+        {"V37", Level::synchronised, "by 64 channel @operands first",
+         "by 63 channel @operands first"},
+    };
+    expect_all_broken(
+        breaches,
+        [](Level level) {
+            const ir::Function function = kernel_of(kMatmul);
+            Target target = dense_target(function);
+            target.choice = Choice{.tile = {128, 192, Pairs::none, true}};
+            return schedule(function, target, level);
+        },
+        apply);
 }
 
 TEST(ScheduleRules, OfCopiesByThreadsAreCheckedInProgramsThatBreakThem) {

@@ -150,7 +150,7 @@ TEST(Schedule, AProductStaysInFlightWhereThereAreSlotsForIt) {
 
 TEST(Schedule, EpiloguesAreSplitIntoPanels) {
     const std::string text = print(program_of(kMatmul, Level::split));
-    EXPECT_THAT(text, HasSubstr("count 4 { (%panel : i64, "));
+    EXPECT_THAT(text, HasSubstr("count 4 unrolled { (%panel : i64, "));
     EXPECT_THAT(text, HasSubstr("store_shared %panel"));
     EXPECT_THAT(text, Not(HasSubstr("= cast")));  // the store rounds
     Product f32 = kMatmul;
@@ -165,8 +165,9 @@ TEST(Schedule, PlacesAndBarriersComeLast) {
     EXPECT_EQ(placed.shared_bytes, 4 * 49152 + 2 * 16384 + 64);
     EXPECT_THAT(print(placed), Not(HasSubstr("fence_async")));
     const std::string text = print(program_of(kMatmul));
-    EXPECT_LT(text.find("fence_async"), text.find("group_sync"));
-    EXPECT_LT(text.find("group_sync"), text.find("tma_store"));
+    EXPECT_LT(text.find("fence_async"), text.rfind("group_sync"));
+    EXPECT_LT(text.rfind("group_sync"), text.find("tma_store"));
+    EXPECT_LT(text.find("wait_stores"), text.find("group_sync"));
 }
 
 TEST(Schedule, RegistersOfViewsAreSumsOfBits) {
@@ -309,6 +310,9 @@ TEST(Schedule, TilesFillTheMultiprocessors) {
     EXPECT_THAT(tile(2048, 2048, 512), HasSubstr("zeros : f32[128, 128]"));   // stores count
     EXPECT_THAT(tile(4096, 4096, 4096), HasSubstr("zeros : f32[128, 256]"));
     EXPECT_THAT(tile(1504, 2000, 3008), HasSubstr("zeros : f32[128, 192]"));  // 132
+    EXPECT_THAT(tile(4112, 4112, 4112), HasSubstr("zeros : f32[256, 192]"));  // 374
+    EXPECT_THAT(tile(8192, 8192, 2048), HasSubstr("turns 2"));
+    EXPECT_THAT(tile(4096, 4096, 4096), Not(HasSubstr("turns")));
     EXPECT_THAT(tile(1536, 1280, 1024), HasSubstr("zeros : f32[128, 128]"));  // 120
     EXPECT_THAT(tile(1024, 1024, 1024), HasSubstr("zeros : f32[64, 128]"));   // 128
 }
@@ -341,6 +345,15 @@ TEST(Schedule, GoldenTextOfAClusterOfFour) {
     EXPECT_EQ(program.cluster(), 4);
     expect_golden("clusters.schedule", print(program));
     expect_golden("clusters.cu", print_cuda(program).source);
+}
+
+TEST(Schedule, GoldenTextOfTurns) {
+    const ir::Function function = kernel_of(kMatmul);
+    Target target = dense_target(function);
+    target.choice = Choice{.tile = {128, 192, Pairs::none, true}};
+    const Program program = schedule(function, target);
+    expect_golden("turns.schedule", print(program));
+    expect_golden("turns.cu", print_cuda(program).source);
 }
 
 TEST(Schedule, GoldenTextOfAProductThatIsSwapped) {

@@ -2,10 +2,7 @@
 // results of the reference machine; and the emulation detects faults.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -21,59 +18,21 @@
 #include "ir/passes/pipeline.h"
 #include "ir/verify.h"
 #include "support/integer.h"
-#include "tests/cuda/emulate.h"
 #include "tests/run/chained_programs.h"
-#include "tests/run/cuda_arrays.h"
 #include "tests/run/cuda_programs.h"
+#include "tests/run/scheduled_case.h"
 #include "tests/run/scheduled_programs.h"
 
 namespace tilewright {
 namespace {
 
+using testing_support::Case;
 using testing_support::CudaProgram;
 using testing_support::EmulatedKernels;
+using testing_support::Faults;
+using testing_support::has_sources;
 using testing_support::ProgramArrays;
-
-bool has_sources() {
-    return std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator");
-}
-
-/// A program with its arrays, the reference results, and its kernel.
-struct Case {
-    explicit Case(const CudaProgram& of, bool copies = false,
-                  std::optional<cuda::schedule::Choice> choice = std::nullopt,
-                  bool without_wgmma = false)
-        : program(of),
-          function(ir::parse(of.text)),
-          expected(function, of.extents),
-          got(function, of.extents) {
-        expected.arguments.grid = got.arguments.grid =
-            program.grid.empty() ? function.grid : program.grid;
-        expected.poison_output();
-        cpu::interpret(function, expected.arguments);
-        cuda::Target target = cuda::target_of(without_wgmma ? "sm_80" : "sm_90a");
-        target.facts = cuda::facts_of(function, got.arguments, copies);
-        target.choice = choice;
-        if (without_wgmma) {
-            function = cuda::prepare(std::move(function));
-            kernel = cuda::generate(function, target);
-        } else {
-            kernel = cuda::schedule::print_cuda(cuda::schedule::schedule(function, target));
-        }
-    }
-    /// The error of the last array, the output, which is poisoned before the run.
-    double error(const EmulatedKernels& emulated, std::size_t index, unsigned seed) {
-        got.poison_output();
-        cuda::LaunchArguments arguments(function, got.arguments, &kernel);
-        emulated.run(index, arguments, seed);
-        return relative_error(function, program.extents.size() - 1, expected, got);
-    }
-
-    CudaProgram program;
-    ir::Function function;
-    ProgramArrays expected, got;
-    cuda::Generated kernel;
-};
+using testing_support::uneven_products;
 
 void expect_reference_results(const std::vector<CudaProgram>& programs, bool copies = false) {
     std::vector<std::unique_ptr<Case>> cases;
@@ -109,42 +68,6 @@ TEST(CudaScheduled, OperandsThatThreadsCopyGiveWhatTheReferenceGives) {
         EXPECT_NE(one.kernel.source.find("copy_box<"), std::string::npos) << program.name;
     }
     expect_reference_results(testing_support::copied_programs(), true);
-}
-
-/// Products whose rows and columns of tiles end in the middle of a block, of a tile, of a pair.
-std::vector<CudaProgram> uneven_products() {
-    const std::string relu =
-        "%e = expand_dims %bias axis 0 : bf16[1, 256]\n%b2 = broadcast %e : bf16[128, 256]\n"
-        "%bf = cast %b2 : f32[128, 256]\n%s = add %d, %bf : f32[128, 256]\n"
-        "%zero = constant 0 : f32[128, 256]\n%g = max %s, %zero : f32[128, 256]\n"
-        "%q = cast %g : bf16[128, 256]";
-    return {testing_support::product({"uneven", 328, 520, 200, 256, 256}),
-            testing_support::product({.name = "with a bias",
-                                      .m = 200,
-                                      .n = 648,
-                                      .k = 328,
-                                      .bm = 128,
-                                      .bn = 256,
-                                      .epilogue = relu,
-                                      .bias = true}),
-            testing_support::product({.name = "transposed",
-                                      .m = 392,
-                                      .n = 264,
-                                      .k = 136,
-                                      .bm = 64,
-                                      .bn = 64,
-                                      .out = "f32",
-                                      .transpose_a = true,
-                                      .transpose_b = true}),
-            testing_support::product({.name = "tf32",
-                                      .m = 392,
-                                      .n = 264,
-                                      .k = 136,
-                                      .bm = 64,
-                                      .bn = 64,
-                                      .in = "f32",
-                                      .out = "f32",
-                                      .tolerance = 2e-3})};
 }
 
 TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
@@ -185,6 +108,13 @@ TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
     add(programs[3], 64, 128, Pairs::rows);
     add(programs[3], 256, 128, Pairs::columns);
     add(programs[3], 128, 128, Pairs::both);
+    add(programs[0], 256, 192, Pairs::none);
+    add(programs[0], 256, 192, Pairs::rows);
+    add(programs[1], 256, 192, Pairs::none);
+    add(programs[1], 128, 192, Pairs::none);
+    add(programs[1], 128, 256, Pairs::none);
+    add(programs[0], 256, 192, Pairs::columns);
+    add(programs[4], 256, 192, Pairs::none);
     const EmulatedKernels emulated(kernels);
     for (std::size_t i = 0; i < cases.size(); ++i) {
         EXPECT_TRUE(cases[i]->error(emulated, i, static_cast<unsigned>(i)) <=
@@ -295,6 +225,7 @@ func @looped(%x: ref<bf16[328, 200]>, %y: ref<bf16[328, 136]>, %z: ref<f32[200, 
 
 TEST(CudaScheduled, PartsOfTheInnerDimensionAddUp) {
     std::vector<CudaProgram> programs = uneven_products();
+    programs.resize(4);  // the others have few steps, or count positions
     programs.push_back(batched_product());
     programs.push_back(looped_product());
     for (const CudaProgram& program : programs) {
@@ -354,67 +285,6 @@ TEST(CudaScheduled, ProductsOfOtherFormsAreNotSplitOrMerged) {
     EXPECT_FALSE(is_merged(with("mul %pi, %bm", "add %pi, %bm"))) << "blocks that overlap";
     EXPECT_FALSE(is_merged(with("grid [2, 2]", "grid [?, 2]"))) << "an unknown number of blocks";
 }
-
-/// Whether a kernel is wrong or does not end under one of a few schedules of threads.
-bool is_caught(Case& of, const EmulatedKernels& emulated, std::size_t index) {
-    for (unsigned seed = 1; seed <= 4; ++seed) {
-        const pid_t child = ::fork();
-        if (child == 0) {
-            // Hides the emulation's report on a fault that was injected on purpose.
-            if (std::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(2);
-            ::_exit(of.error(emulated, index, seed) <= of.program.relative ? 0 : 1);
-        }
-        int status = 0;
-        ::waitpid(child, &status, 0);
-        if (status != 0) return true;
-    }
-    return false;
-}
-
-/// A kernel and its texts with one fault each.
-class Faults {
-  public:
-    explicit Faults(const CudaProgram& program,
-                    std::optional<cuda::schedule::Choice> choice = std::nullopt,
-                    bool without_wgmma = false)
-        : of(program, false, choice, without_wgmma), source(of.kernel.source) {
-        kernels.push_back(of.kernel);
-        names.emplace_back("none");
-    }
-    /// Replaces the next occurrence of `words` after `from` by `by`.
-    void plant(const char* name, const std::string& words, const std::string& by,
-               std::size_t from) {
-        const std::size_t at = source.find(words, from);
-        ASSERT_NE(at, std::string::npos) << words << "\n" << source;
-        add(name, at, words.size(), by);
-    }
-    /// Removes the line of the next occurrence of `words`.
-    void leave_out(const char* name, const std::string& words, std::size_t from) {
-        const std::size_t at = source.find(words, from);
-        ASSERT_NE(at, std::string::npos) << words << "\n" << source;
-        const std::size_t begin = source.rfind('\n', at) + 1;
-        add(name, begin, source.find('\n', at) + 1 - begin, "");
-    }
-    void expect_all_seen() {
-        const EmulatedKernels emulated(kernels);
-        for (std::size_t i = 0; i < kernels.size(); ++i) {
-            EXPECT_EQ(is_caught(of, emulated, i), i > 0) << names[i];
-        }
-    }
-
-    Case of;
-    const std::string source;
-
-  private:
-    void add(const char* name, std::size_t at, std::size_t size, const std::string& by) {
-        kernels.push_back(of.kernel);
-        kernels.back().source.replace(at, size, by);
-        names.emplace_back(name);
-    }
-
-    std::vector<cuda::Generated> kernels;
-    std::vector<std::string> names;
-};
 
 TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
     if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";

@@ -26,6 +26,7 @@ std::string ptx_name(DType dtype) {
 }
 
 std::string function_text(const WgmmaShape& shape) {
+    TW_ASSERT(shape.halves == 1 || (!shape.a_in_registers && shape.n % 64 == 0));
     TW_ASSERT(shape.n >= 8 && shape.n <= 256 && shape.n % 8 == 0, "n is {}", shape.n);
     const bool transposes = size_of(shape.dtype) == 2, integers = !is_float(shape.dtype);
     TW_ASSERT(size_of(shape.dtype) >= 2 || !shape.a_in_registers);
@@ -80,38 +81,51 @@ std::string function_text(const WgmmaShape& shape) {
     for (int step = 1; step < shape.steps && !registers; ++step) {
         inputs += fmt::format(",\n          \"n\"(StrideA::at({}))", step);
     }
+    // The accumulator's registers of a half of the rows.
+    const auto outputs = [&](int half) {
+        return list(count, 6, "\n          ", [&](int i) {
+            const int at = shape.halves == 1 ? i : i / 32 * 64 + 32 * half + i % 32;
+            return fmt::format("\"+{}\"(d[{}])", integers ? 'r' : 'f', at);
+        });
+    };
+    std::string statements;
+    for (int half = 0; half < shape.halves; ++half) {
+        std::string of_half = inputs;
+        if (half > 0) of_half.replace(of_half.find("\"l\"(a)"), 6, "\"l\"(lower)");
+        statements += fmt::format(
+            R"(    asm volatile(
+        "{{\n.reg .pred first, other;\n.reg .b64 a, b;\n"
+        "setp.ne.b32 first, %{}, 0;\nsetp.ne.b32 other, 1, 0;\n" TW_WGMMA_BEGIN
+{}        TW_WGMMA_END "}}"
+        : {}
+        : {});
+)",
+            accumulate, steps, outputs(half), of_half);
+    }
     return fmt::format(
         R"(
-/// PTX ISA, wgmma.mma_async.m64n{n}k{k}, {steps} times, a in {source}.
+/// PTX ISA, wgmma.mma_async.m64n{n}k{k}, {steps} times, a in {source}{twice}.
 #define TW_WGMMA_D \
     "{{{places}}}"
 template <{accumulate}int kTransposeB, {parameters}>
 TW_DEVICE_ONCE void wgmma({tag}, Steps<{steps}>, {sum} (&d)[{count}], {parameter}, u64 b{given}) {{
-    asm volatile(
-        "{{\n.reg .pred first, other;\n.reg .b64 a, b;\n"
-        "setp.ne.b32 first, %{acc}, 0;\nsetp.ne.b32 other, 1, 0;\n" TW_WGMMA_BEGIN
-{text}        TW_WGMMA_END "}}"
-        : {outputs}
-        : {inputs});
-}}
+{statements}}}
 #undef TW_WGMMA_D
 )",
         fmt::arg("n", shape.n), fmt::arg("k", 32 / size_of(shape.dtype)),
         fmt::arg("steps", shape.steps), fmt::arg("sum", integers ? "int" : "float"),
-        fmt::arg("source", registers ? "registers" : "shared"), fmt::arg("places", places),
+        fmt::arg("source", registers ? "registers" : "shared"),
+        fmt::arg("twice", shape.halves > 1 ? ", for two times 64 rows" : ""),
+        fmt::arg("places", places),
         fmt::arg("parameters", registers ? "typename StrideB"
                                          : "int kTransposeA, typename StrideA, typename StrideB"),
-        fmt::arg("tag", wgmma_tag(shape.dtype)), fmt::arg("count", count),
-        fmt::arg("parameter",
-                 registers ? fmt::format("const u32 (&a)[{}]", registers_of_a) : "u64 a"),
+        fmt::arg("tag", wgmma_tag(shape.dtype)), fmt::arg("count", count * shape.halves),
+        fmt::arg("parameter", registers          ? fmt::format("const u32 (&a)[{}]", registers_of_a)
+                              : shape.halves > 1 ? "u64 a, u64 lower"
+                                                 : "u64 a"),
         fmt::arg("accumulate", shape.accumulate_given ? "" : "int kAccumulate, "),
         fmt::arg("given", shape.accumulate_given ? ", u32 accumulate" : ""),
-        fmt::arg("acc", accumulate), fmt::arg("text", steps),
-        fmt::arg("outputs", list(count, 6, "\n          ",
-                                 [&](int i) {
-                                     return fmt::format("\"+{}\"(d[{}])", integers ? 'r' : 'f', i);
-                                 })),
-        fmt::arg("inputs", inputs));
+        fmt::arg("statements", statements));
 }
 
 /// The same for a compact kernel, whose registers lie in memory: a loop over the steps between

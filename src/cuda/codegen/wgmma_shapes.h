@@ -17,6 +17,9 @@ struct WgmmaShape {
     bool a_in_registers = false;
     int steps = 1;                  ///< instructions, 32 bytes along the inner dimension each
     bool accumulate_given = false;  ///< whether to add is an argument, not kAccumulate
+    /// 2: 128 rows, whose left operands, in shared memory, are two descriptors. In each panel of
+    /// 64 columns, the sums of the second 64 rows follow those of the first.
+    int halves = 1;
     auto operator<=>(const WgmmaShape&) const = default;
 };
 

@@ -101,7 +101,9 @@ std::vector<Choice> choices_of(const ir::Function& kernel, const Target& target)
             const ProductWork work = work_of(cut.kernel);
             if (parts > 1 && (work.tiles == 0 || work.steps < 2 * parts)) continue;
             for (const Pairs pairs : {Pairs::none, Pairs::rows, Pairs::columns, Pairs::both}) {
-                Choice choice{.tile = {shape.rows, shape.columns, pairs}, .parts = parts};
+                if (shape.turns && pairs != Pairs::none) continue;
+                Choice choice{.tile = {shape.rows, shape.columns, pairs, shape.turns},
+                              .parts = parts};
                 if (parts > 1) {
                     // Whole steps make fewer parts than asked for.
                     choice.parts = ceil_div(work.steps, ceil_div(work.steps, parts));

@@ -76,7 +76,14 @@ class CudaPrinter {
     }
     void instruction(const Instruction& made);
     void role(const Instruction& made);
+    /// What one thread of a role does.
+    void single(const Role& role, const Instruction& made);
+    std::string thread_coordinate(const Layout& layout, int axis) const;
     void programs(const Instruction& made);
+    /// The first of the two barriers with which warpgroups alternate.
+    int barrier_of_turn(const Instruction& made) const {
+        return 2 + p_.all_consumer_groups() + 2 * static_cast<int>(made.number("turn"));
+    }
     void panels(const Instruction& made);
     void for_loop(const Instruction& made);
     void if_else(const Instruction& made);

@@ -11,10 +11,14 @@ void order(Block& block) {
     bool written = false;
     for (Instruction& made : block.body) {
         for (Block& inner : made.blocks) order(inner);
-        if (made.is(Op::store_shared)) written = true;
+        if (made.is(Op::store_shared) && !written) {
+            // The panel before may still be read, from the other slot.
+            body.push_back(std::move(make(Op::wait_stores, {}).with("pending", 1)));
+            body.push_back(make(Op::group_sync, {}));
+            written = true;
+        }
         if (made.is(Op::tma_store) && written) {
             body.push_back(make(Op::fence_async, {}));
-            body.push_back(std::move(make(Op::wait_stores, {}).with("pending", 0)));
             body.push_back(make(Op::group_sync, {}));
             written = false;
         }

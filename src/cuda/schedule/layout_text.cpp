@@ -31,7 +31,7 @@ std::string weighted(const std::string& index, const std::vector<std::int64_t>& 
 
 }  // namespace
 
-std::string thread_coordinate(const Layout& layout, int axis) {
+std::string thread_coordinate(const Layout& layout, int axis, const std::string& warp) {
     const auto weights = [&](const std::vector<std::uint64_t>& bases) {
         std::vector<std::int64_t> result;
         for (std::uint64_t basis : bases) {
@@ -40,7 +40,7 @@ std::string thread_coordinate(const Layout& layout, int axis) {
         return result;
     };
     const std::string lanes = weighted("lane", weights(layout.lane));
-    const std::string warps = weighted("(threadIdx.x / 32)", weights(layout.warp));
+    const std::string warps = weighted(warp, weights(layout.warp));
     return fmt::format("static_cast<int>({} + {})", lanes, warps);
 }
 

@@ -8,7 +8,8 @@
 namespace tilewright::cuda::schedule {
 
 /// What lane and warp add to the position along an axis, in terms of `lane` and `group`'s warps.
-std::string thread_coordinate(const Layout& layout, int axis);
+std::string thread_coordinate(const Layout& layout, int axis,
+                              const std::string& warp = "(threadIdx.x / 32)");
 
 /// What register `index` (text) adds to it.
 std::string register_coordinate(const Layout& layout, int axis, const std::string& index);

@@ -50,7 +50,7 @@ void place_shared(Program& program) {
     std::int64_t at = 0;
     for (Buffer& buffer : program.buffers) {
         buffer.offset = at;
-        const int copies = buffer.per_group ? program.consumer_groups() : 1;
+        const int copies = buffer.per_group ? program.all_consumer_groups() : 1;
         at += buffer.slot_bytes() * buffer.slots * copies;
         at = ceil_div(at, kAlignment) * kAlignment;
     }

@@ -16,7 +16,8 @@
 namespace tilewright::cuda::schedule {
 namespace {
 
-constexpr Tile kTiles[] = {{128, 256}, {128, 192}, {128, 128}, {128, 64}, {64, 256}, {64, 128}};
+constexpr Tile kTiles[] = {{128, 256}, {128, 192}, {128, 128}, {128, 64},
+                           {64, 256},  {64, 128},  {256, 192}, {128, 192, Pairs::none, true}};
 /// Of products that are computed as their transposes, see `Sums`.
 constexpr Tile kSwappedTiles[] = {{256, 128}, {192, 128}, {128, 128},
                                   {64, 128},  {256, 64},  {128, 64}};
@@ -110,7 +111,6 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
     std::vector<std::pair<double, Tile>> costs;
     const DType operands = operand_dtype(kernel);
     const bool two_sums = is_float(operands) && size_of(operands) == 1;  // see select_dots
-    const bool swapped = is_swapped(kernel);
     for (const Tile& tile : product_tiles(kernel)) {
         if (two_sums && tile.rows * tile.columns > 128 * 128) continue;
         const Prepared cut = prepare_for_wgmma(kernel, tile);
@@ -118,12 +118,11 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
         // The tiles may be smaller than what was asked for.
         const ir::Shape product = largest_product(cut.kernel);
         const ProductWork work = work_of(cut.kernel);
-        const Pairs two = swapped ? Pairs::columns : Pairs::rows;
-        for (const Pairs pairs : {Pairs::none, two, Pairs::both}) {
+        for (const Pairs pairs : {Pairs::none, Pairs::rows, Pairs::columns, Pairs::both}) {
             const bool can_pair = cut.merged && gains_by_pairs(work, tile, pairs);
-            if (pairs != Pairs::none && !can_pair) continue;
-            const double clocks = clocks_of(work, {product[0], product[1], pairs});
-            costs.emplace_back(clocks, Tile{tile.rows, tile.columns, pairs});
+            if (pairs != Pairs::none && (!can_pair || tile.turns)) continue;
+            const double clocks = clocks_of(work, {product[0], product[1], pairs, tile.turns});
+            costs.emplace_back(clocks, Tile{tile.rows, tile.columns, pairs, tile.turns});
         }
     }
     std::stable_sort(costs.begin(), costs.end(),

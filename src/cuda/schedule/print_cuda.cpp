@@ -327,11 +327,16 @@ void CudaPrinter::instruction(const Instruction& made) {
                  128 * p_.consumer_groups());
             return;
         case Op::issue_begin:
-            line("ptx::named_barrier_sync({} + group, 256);", 2 + p_.consumer_groups());
+            line("ptx::named_barrier_sync({} + group, 256);", barrier_of_turn(made));
             return;
         case Op::issue_end:
             line("{}ptx::named_barrier_arrive({} + (group ^ 1), 256);",
-                 made.has("first") ? "if (group == 1) " : "", 2 + p_.consumer_groups());
+                 made.has("first") ? "if (group == 1) " : "", barrier_of_turn(made));
+            return;
+        case Op::skip:
+            alias(made.result(), made.operands[0]);
+            line("{}{}.skip({});", made.has("first") ? "if (group == 1) " : "", name(made.result()),
+                 made.number("by"));
             return;
         case Op::role:
             return role(made);
@@ -344,8 +349,20 @@ void CudaPrinter::instruction(const Instruction& made) {
     }
 }
 
+std::string CudaPrinter::thread_coordinate(const Layout& layout, int axis) const {
+    return schedule::thread_coordinate(
+        layout, axis, p_.turns == 1 ? "(threadIdx.x / 32)" : "(threadIdx.x / 32 % 4)");
+}
+
+void CudaPrinter::single(const Role& role, const Instruction& made) {
+    open("if (threadIdx.x / 32 == {} && ptx::elect_lane())", role.first_warp);
+    block(made.blocks[0]);
+    close();
+}
+
 void CudaPrinter::role(const Instruction& made) {
     const Role& role = p_.role(made.symbol("of"));
+    if (role.first_warp % 4 != 0) return;  // beside the first one of its warpgroup
     producer_ = role.name == "producer";
     by_all_ = producer_ && !role.one;
     // The warpgroup's index is uniform to the compiler, so that branches and descriptors are, too.
@@ -358,9 +375,16 @@ void CudaPrinter::role(const Instruction& made) {
     if (role.registers > 0) {
         line("ptx::registers_{}<{}>();", producer_ ? "decrease" : "increase", role.registers);
     }
-    if (role.one) open("if (threadIdx.x / 32 == {} && ptx::elect_lane())", first);
-    block(made.blocks[0]);
-    if (role.one) close();
+    for (const Instruction& other : p_.body.body) {
+        if (!other.is(Op::role)) continue;
+        const Role& beside = p_.role(other.symbol("of"));
+        if (beside.first_warp > first && beside.first_warp < last) single(beside, other);
+    }
+    if (role.one) {
+        single(role, made);
+    } else {
+        block(made.blocks[0]);
+    }
     if (p_.cluster() == 1) line("return;");
     close();
     producer_ = by_all_ = false;
@@ -373,9 +397,16 @@ void CudaPrinter::programs(const Instruction& made) {
         alias(made.results[i], made.operands[i]);
     }
     const std::string of_cluster = p_.cluster() > 1 ? fmt::format(" / {}", p_.cluster()) : "";
-    open("for (u32 program = {}; program < {}; program += gridDim.x{})",
-         has_rows() ? "first_program" : "blockIdx.x" + of_cluster,
-         has_rows() ? "last_program" : "programs", of_cluster);
+    if (p_.turns > 1 && !producer_) {
+        open(
+            "for (u32 program = blockIdx.x + group * gridDim.x; program < programs; program += {} "
+            "* gridDim.x)",
+            p_.turns);
+    } else {
+        open("for (u32 program = {}; program < {}; program += gridDim.x{})",
+             has_rows() ? "first_program" : "blockIdx.x" + of_cluster,
+             has_rows() ? "last_program" : "programs", of_cluster);
+    }
     if (!p_.order.rows.empty() && !p_.order.columns.empty()) {
         line(
             "const TilePlace place = tile_order<{}>(program % (rows * columns), rows, "
@@ -413,7 +444,8 @@ void CudaPrinter::panels(const Instruction& made) {
         alias(body.arguments[1 + i], made.operands[i]);
         if (p_.type(made.operands[i]).is_count) alias(made.result(), made.operands[i]);
     }
-    open("TW_ROLLED for (i64 {0} = 0; {0} < {1}; ++{0})", panel, count);
+    open("{2} for (i64 {0} = 0; {0} < {1}; ++{0})", panel, count,
+         made.has("unrolled") ? "TW_UNROLL" : "TW_ROLLED");
     block(body);
     for (std::size_t i = 0; i < made.operands.size() && count > 1; ++i) {
         if (p_.type(made.operands[i]).is_count) continue;

@@ -88,8 +88,10 @@ void CudaPrinter::wgmma(const Instruction& made) {
     const std::string adds = parts.condition         ? scalar(*parts.condition)
                              : made.has("overwrite") ? "0"
                                                      : "1";
-    shapes_set_.insert(
-        {static_cast<int>(n), right_buffer.dtype, parts.registers.has_value(), steps, true});
+    const std::int64_t rows = p_.type(accumulator).type.shape[1 - columns] / groups[1 - columns];
+    const int halves = static_cast<int>(rows / kRows);
+    shapes_set_.insert({static_cast<int>(n), right_buffer.dtype, parts.registers.has_value(), steps,
+                        true, halves});
     shapes_.assign(shapes_set_.begin(), shapes_set_.end());
     const char* const element = tag(right_buffer.dtype);
     if (parts.registers) {
@@ -103,6 +105,13 @@ void CudaPrinter::wgmma(const Instruction& made) {
     line("ptx::wgmma<{}, {}, {}, {}>({}{{}}, ptx::Steps<{}>{{}}, {},", transpose_b ? 0 : 1,
          transpose_a ? 1 : 0, left.stride, right.stride, element, steps, name(accumulator));
     line("    {},", left.descriptor);
+    if (halves > 1) {
+        const std::string group = group_along(groups, 0);
+        const std::string lower = group.empty() ? "1" : fmt::format("({} + {})", group, groups[0]);
+        line("    {},", operand(made.symbol("a"), !transpose_a, kRows, lower,
+                                parts.count_a ? name(*parts.count_a) : std::string())
+                            .descriptor);
+    }
     line("    {}, {});", right.descriptor, adds);
 }
 

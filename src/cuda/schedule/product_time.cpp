@@ -53,7 +53,8 @@ double clocks_after(const Tile& tile) {
         }
         return result;
     };
-    return tile.rows > 64 ? at(kOf128) : at(kOf64);
+    constexpr std::pair<std::int64_t, double> kOf256[] = {{128, 6100}, {192, 9000}};
+    return tile.rows > 128 ? at(kOf256) : tile.rows > 64 ? at(kOf128) : at(kOf64);
 }
 
 /// The same product, of transposed arrays.
@@ -61,7 +62,7 @@ Tile transposed(const Tile& tile) {
     const Pairs pairs = tile.pairs == Pairs::rows      ? Pairs::columns
                         : tile.pairs == Pairs::columns ? Pairs::rows
                                                        : tile.pairs;
-    return {tile.columns, tile.rows, pairs};
+    return {tile.columns, tile.rows, pairs, tile.turns};
 }
 ProductWork transposed(const ProductWork& work) {
     ProductWork result = work;
@@ -69,6 +70,28 @@ ProductWork transposed(const ProductWork& work) {
     std::swap(result.left_pitch, result.right_pitch);
     result.swapped = false;
     return result;
+}
+
+/// Instructions for each element of the result, after its product.
+std::int64_t operations_after(const ir::Function& cut) {
+    constexpr std::int64_t kFunction = 24, kApproximation = 8;
+    ir::Shape tile;
+    std::int64_t operations = 0;
+    for (const ir::Instruction& made : cut.body.body) {
+        if (made.op == ir::Op::for_loop && !made.results.empty()) {
+            tile = cut.type(made.result()).shape;
+        }
+        if (!ir::is_elementwise(made.op) || made.op == ir::Op::cast ||
+            cut.type(made.result()).shape != tile) {
+            continue;
+        }
+        const auto* const math = std::get_if<ir::MathAttributes>(&made.attributes);
+        const bool approx = math != nullptr && math->approx;
+        operations += ir::function_info(made.op) == nullptr && made.op != ir::Op::div ? 1
+                      : approx ? kApproximation
+                               : kFunction;
+    }
+    return operations;
 }
 
 }  // namespace
@@ -97,6 +120,7 @@ bool gains_by_pairs(const ProductWork& work, const Tile& tile, Pairs pairs) {
         return gains_by_pairs(transposed(work), other, other.pairs);
     }
     const bool right = work.right_pitch % 128 != 0, left = work.left_pitch % 128 != 0;
+    if (tile.rows > 128) return pairs == Pairs::columns && left && work.columns > 1;
     if (tile.rows != 128 || work.rows == 1) return false;
     if (pairs == Pairs::rows) return right && tile.columns >= 192;
     return pairs == Pairs::both && right && left && tile.columns >= 128 && work.columns > 1;
@@ -114,6 +138,7 @@ ProductWork work_of(const ir::Function& cut) {
         work.columns = cut.grid.rbegin()[0];
     }
     work.swapped = is_swapped(cut);
+    work.operations = operations_after(cut);
     Definitions definitions;
     ir::walk(cut.body, [&](const ir::Instruction& made) {
         for (ir::Value result : made.results) definitions[result] = &made;
@@ -155,11 +180,18 @@ double clocks_of(const ProductWork& work, const Tile& tile) {
                  left = share(work.left_pitch, 1.4, 3.3) * (columns_paired ? shared : 1.0);
     const double bytes = kRowBytes * (rows * left + columns * right);
     const double step = longer_of(rows * columns / kElementsPerClock, bytes / kBytesPerClock) *
-                        (four                        ? kStepOfFour
-                         : tile.pairs != Pairs::none ? kStepOfPair
-                                                     : 1.0);
+                        (four                                            ? kStepOfFour
+                         : tile.pairs != Pairs::none && tile.rows == 128 ? kStepOfPair
+                                                                         : 1.0);
     const auto steps = static_cast<double>(work.steps > 0 ? work.steps : kUnknownSteps);
-    const double of_tile = steps * step + clocks_after(tile);
+    constexpr double kLanes = 128;
+    const double after =
+        clocks_after(tile) + static_cast<double>(work.operations) * rows * columns / kLanes;
+    // One warpgroup stores while the other one multiplies.
+    constexpr double kTurn = 300;
+    const double multiply = steps * step + kTurn;
+    const double of_tile =
+        tile.turns ? std::max(multiply, (multiply + 2 * after) / 2) : steps * step + after;
     if (work.tiles == 0) return of_tile / (rows * columns);
     if (tile.pairs != Pairs::none && work.rows > 0 && work.columns > 0) {
         // Not every multiprocessor finds three others in its group.
@@ -170,7 +202,8 @@ double clocks_of(const ProductWork& work, const Tile& tile) {
         const auto waves = static_cast<double>(ceil_div(clusters, at_once));
         return kStart + kClusterStart + waves * of_tile;
     }
-    return kStart + static_cast<double>(ceil_div(work.tiles, kMultiprocessors)) * of_tile;
+    const double last = tile.turns ? 2 * after : 0;
+    return kStart + static_cast<double>(ceil_div(work.tiles, kMultiprocessors)) * of_tile + last;
 }
 
 double clocks_of_parts(const ProductWork& work, const Tile& tile, std::int64_t parts,

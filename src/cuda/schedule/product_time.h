@@ -17,6 +17,8 @@ struct ProductWork {
     /// Bytes from one row of an operand's array to the next; 0: unknown.
     std::int64_t left_pitch = 0, right_pitch = 0;
     bool swapped = false;  ///< it is computed as its transpose
+    /// Instructions for each element of the result, between the product and its store.
+    std::int64_t operations = 0;
 };
 
 /// Is a kernel's largest product computed as its transpose? Those of tf32 are whose right operand

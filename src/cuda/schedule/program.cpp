@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "ir/print.h"
 #include "support/check.h"
@@ -30,6 +31,7 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "wgmma_wait",
                                                         "count",
                                                         "next",
+                                                        "skip",
                                                         "acquire",
                                                         "publish",
                                                         "publish_copies",
@@ -495,7 +497,13 @@ Layout accumulator_layout(const ir::Shape& shape, const std::vector<int>& groups
     const std::int64_t columns = shape[1] / groups[1];
     const int column_bits = cover(columns).bits;
     layout.reg = {layout.basis(1, 0), layout.basis(0, 3)};
-    for (int bit = 3; bit < column_bits; ++bit) layout.reg.push_back(layout.basis(1, bit));
+    constexpr int kPanelBits = 6;
+    const int rows_of_groups = 6 + std::countr_zero(static_cast<unsigned>(groups[0]));
+    const bool halves = shape[0] == static_cast<std::int64_t>(2) << rows_of_groups;
+    for (int bit = 3; bit < column_bits || (halves && bit <= kPanelBits); ++bit) {
+        if (halves && bit == kPanelBits) layout.reg.push_back(layout.basis(0, rows_of_groups));
+        if (bit < column_bits) layout.reg.push_back(layout.basis(1, bit));
+    }
     layout.lane = {layout.basis(1, 1), layout.basis(1, 2), layout.basis(0, 0), layout.basis(0, 1),
                    layout.basis(0, 2)};
     layout.warp = {layout.basis(0, 4), layout.basis(0, 5)};

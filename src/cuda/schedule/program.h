@@ -53,6 +53,7 @@ enum class Op : std::uint8_t {
     // Channels. The count n of a channel names slot n mod slots in phase n / slots.
     count,           ///< the first count of a channel
     next,            ///< n -> n + 1
+    skip,            ///< n -> n + `by`; `first`: of the second team alone, before its programs
     acquire,         ///< n: waits until the slot is empty
     publish,         ///< n: announces the bytes of the TMA loads that follow
     publish_copies,  ///< n: threads have finished their copies to the slot `lag` before n
@@ -121,7 +122,8 @@ enum class Op : std::uint8_t {
     settle_copies,   ///< waits for copies where some are under way
     commit_copies,   ///< closes a group of copies
     wait_copies,     ///< at most `pending` groups of copies are under way
-    issue_begin,     ///< ping-pong: waits for the issue_end of the other one of two warpgroups
+    issue_begin,     ///< ping-pong: waits for the issue_end of the other one of two warpgroups;
+                     ///< `turn`: of independent ones, which
     issue_end,       ///< `first`: the second warpgroup alone, before the first program
     // Control.
     role,      ///< the block is run by one role's warps
@@ -272,6 +274,8 @@ std::string_view name(Pairs pairs);
 struct Tile {
     std::int64_t rows = 128, columns = 256;
     Pairs pairs = Pairs::none;
+    /// Two warpgroups have whole tiles in turn: one multiplies while the other one stores.
+    bool turns = false;
     bool operator==(const Tile&) const = default;
 };
 
@@ -290,6 +294,7 @@ struct Program {
     std::vector<Parameter> parameters;
     std::vector<std::int64_t> grid;
     std::vector<int> groups;  ///< consumer warpgroups along rows and columns
+    int turns = 1;            ///< so many times these warpgroups, which have programs alternately
     TileOrder order;
     Pairs wanted_pairs = Pairs::none;  ///< until `pair_blocks`
     Pairs pairs = Pairs::none;
@@ -317,7 +322,9 @@ struct Program {
     bool pairs_columns() const { return pairs == Pairs::columns || pairs == Pairs::both; }
     /// Thread blocks that write to a block's slots, with itself.
     int sharers() const { return 1 + (pairs_rows() ? 1 : 0) + (pairs_columns() ? 1 : 0); }
+    /// Those that compute a program together, and all of them.
     int consumer_groups() const { return groups.empty() ? 0 : groups[0] * groups[1]; }
+    int all_consumer_groups() const { return consumer_groups() * turns; }
     const Buffer& buffer(std::string_view called) const;
     const Map& map(std::string_view called) const;
     const Channel& channel(std::string_view called) const;
@@ -450,6 +457,8 @@ void replace(Block& block, Value old, Value by);
 /// The same in one instruction and its blocks.
 void replace(Instruction& made, Value old, Value by);
 /// The layout of the accumulator of a product of `groups` warpgroups (PTX ISA, wgmma, m64nNk16).
+/// Where a warpgroup has 128 rows, registers of its second 64 follow those of the first in each
+/// panel of 64 columns.
 Layout accumulator_layout(const ir::Shape& shape, const std::vector<int>& groups);
 /// How a program's sums lie in registers.
 enum class Sums : std::uint8_t {

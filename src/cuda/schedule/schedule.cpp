@@ -12,6 +12,7 @@
 #include "cuda/schedule/lower.h"
 #include "cuda/schedule/materialise.h"
 #include "cuda/schedule/pair_blocks.h"
+#include "cuda/schedule/ping_pong.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/place_waits.h"
 #include "cuda/schedule/prepare.h"
@@ -56,16 +57,18 @@ constexpr Pass kPasses[] = {{"lower", Level::lowered, [](Program&) {}},
                             {"pair_blocks", Level::specialised, pair_blocks},
                             {"place_waits", Level::waiting, place_waits, "pipeline_dots"},
                             {"split_epilogue", Level::split, split_epilogue},
+                            {"ping_pong", Level::split, ping_pong},
                             {"place_shared", Level::placed, place_shared},
                             {"insert_barriers", Level::synchronised, insert_barriers}};
 bool is_called(const Pass& pass, std::string_view name) {
     return !name.empty() && (pass.name == name || pass.of_chains == name);
 }
 
-Program scheduled(const ir::Function& prepared, const Target& target, Pairs pairs, Level up_to,
+Program scheduled(const ir::Function& prepared, const Target& target, const Tile& tile, Level up_to,
                   std::string_view last) {
     Program program = lower(prepared, target);
-    program.wanted_pairs = pairs;
+    program.wanted_pairs = tile.pairs;
+    program.turns = tile.turns ? 2 : 1;
     if (target.choice) {
         program.order.group = target.choice->group;
         if (target.choice->stages > 0) program.stages = target.choice->stages;
@@ -92,7 +95,7 @@ Program schedule(const ir::Function& kernel, const Target& target, Level up_to,
         std::string refusal = prepared.refusal;
         if (refusal.empty()) {
             try {
-                return scheduled(prepared.kernel, target, tile.pairs, up_to, last);
+                return scheduled(prepared.kernel, target, tile, up_to, last);
             } catch (const Refused& refused) {
                 refusal = refused.what();
             }

@@ -12,10 +12,11 @@ namespace tilewright::cuda::schedule {
 namespace {
 
 /// Of a product's m x n; `rows` is what the dot calls its rows.
-std::vector<int> choose_groups(std::int64_t m, std::int64_t n, const char* rows) {
-    if (m == 2 * kRows) return {2, 1};
+std::vector<int> choose_groups(std::int64_t m, std::int64_t n, const char* rows, int turns) {
+    if (turns > 1 && (m == kRows || m == 2 * kRows)) return {1, 1};
+    if (m == 2 * kRows || m == 4 * kRows) return {2, 1};
     if (m != kRows) {
-        throw Refused(fmt::format("a dot has {} {}, not 64 or 128", m, rows));
+        throw Refused(fmt::format("a dot has {} {}, not 64, 128 or 256", m, rows));
     }
     const bool halves = n % (2 * kPanel) == 0 && cover(n).repeat == 1;
     return {1, halves ? 2 : 1};
@@ -114,6 +115,9 @@ class Selection {
         if (fragments) expect_fragments(in, left, right);
         const bool swaps = fragments && right.across;
         choose(swaps ? Sums::swapped : fragments ? Sums::fragments : Sums::plain, type.shape);
+        if (is_promoted(in) && type.shape[0] > kRows * p_.groups[0]) {
+            throw Refused("sums of f8 take twice the registers");
+        }
         expect_rows(left);
         expect_rows(right);
         Instruction made = make(Op::wgmma, {dot.operands[2]}, dot.results);
@@ -195,17 +199,33 @@ class Selection {
     void choose(Sums sums, const ir::Shape& tile) {
         const bool swaps = sums == Sums::swapped;
         const std::int64_t m = tile[swaps ? 1 : 0], columns = tile[swaps ? 0 : 1];
-        std::vector<int> groups = choose_groups(m, columns, swaps ? "columns" : "rows");
+        std::vector<int> groups = choose_groups(m, columns, swaps ? "columns" : "rows", p_.turns);
         const std::int64_t n = columns / groups[1];
         if (n % kPanel != 0 || n > kMostN) {
             throw Refused(
                 fmt::format("a dot has {} {} for a warpgroup, not a multiple of 64 up to 256", n,
                             swaps ? "rows" : "columns"));
         }
+        if (p_.turns > 1) expect_turns();
+        if (m > kRows * groups[0]) expect_registers(sums, tile);
         if (swaps) std::swap(groups[0], groups[1]);
         if (p_.groups.empty()) p_.groups = groups, sums_ = sums;
         if (sums_ != sums) throw Refused("its dots have operands in different orders");
         if (p_.groups != groups) throw Refused("its dots have different rows");
+    }
+
+    /// Warpgroups take programs in turn where all have equally many iterations, so that each knows
+    /// what the other one consumes.
+    void expect_turns() const {
+        if (!runs_) throw Refused("its programs may have no iteration");
+    }
+    /// A warpgroup has sums of 128 rows.
+    void expect_registers(Sums sums, const ir::Shape& tile) const {
+        constexpr std::int64_t kMost = 192;  // registers of a thread
+        const std::int64_t threads = p_.turns > 1 ? 128 : 256;
+        if (sums != Sums::plain || tile.size() > kMost * threads) {
+            throw Refused("its sums are too large for a warpgroup's registers");
+        }
     }
 
     /// The sum of this iteration, and its addition to the carried one.

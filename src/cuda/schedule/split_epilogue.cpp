@@ -75,7 +75,10 @@ class Split {
     void read_ahead(const Instruction& load) {
         Ahead ahead;
         ahead.load = load;
-        ahead.count = columns_ / kPanelColumns;
+        for (Attribute& one : ahead.load.attributes) {
+            if (one.name == "index") one.numbers[dimension(load, 0)] = kRows * p_.groups[0];
+        }
+        ahead.count = columns_ / kPanelColumns * halves_;
         std::set<Value> known;
         for (Value index : load.operands) collect(index, known, ahead.slice);
         const Parameter& ref = p_.ref(load.symbol("of"));
@@ -113,12 +116,22 @@ class Split {
         ahead_ = std::move(ahead);
     }
 
-    /// The producer's part: after the operands of a program, the panels of its load.
+    /// The panels of the load, by a thread of their own, which waits for epilogues while the
+    /// producer goes on with the next program.
     void produce() {
-        const auto role =
-            std::find_if(p_.body.body.begin(), p_.body.body.end(), [](const Instruction& made) {
-                return made.is(Op::role) && made.symbol("of") == "producer";
-            });
+        Role loader = p_.role("producer");
+        loader.name = "loader";
+        loader.first_warp += 1;
+        loader.warps = 1;
+        p_.roles.push_back(loader);
+        Instruction made_role = make(Op::role, {});
+        made_role.with_symbol("of", loader.name);
+        Instruction all_programs = make(Op::programs, {});
+        all_programs.blocks.emplace_back();
+        all_programs.blocks[0].body.push_back(make(ir::Op::yield, {}));
+        made_role.blocks.emplace_back();
+        made_role.blocks[0].body.push_back(std::move(all_programs));
+        const auto role = p_.body.body.insert(p_.body.body.begin(), std::move(made_role));
         const Counts counts{new_count(), new_count(), new_count(), new_count()};
         const Buffer& buffer = p_.buffer(p_.channel(ahead_->channel).buffers[0]);
         for (Instruction& made : role->blocks[0].body) {
@@ -143,9 +156,13 @@ class Split {
                 place.push_back(found == copies.end() ? index : found->second);
             }
             const std::size_t column = dimension(ahead_->load, 1);
-            const Value width = append_constant(p_, iteration, kPanelColumns);
-            const Value offset = append_scalar(p_, iteration, ir::Op::mul, {panel, width});
-            place[column] = append_scalar(p_, iteration, ir::Op::add, {place[column], offset});
+            const Offsets offsets = offsets_of(iteration, panel);
+            place[column] =
+                append_scalar(p_, iteration, ir::Op::add, {place[column], offsets.columns});
+            if (offsets.rows) {
+                Value& row = place[dimension(ahead_->load, 0)];
+                row = append_scalar(p_, iteration, ir::Op::add, {row, *offsets.rows});
+            }
             place.push_back(at);
             Instruction load = make(Op::tma_load, std::move(place));
             load.line = ahead_->load.line;
@@ -169,6 +186,25 @@ class Split {
         carry(role->blocks[0], counts);
     }
 
+    /// The first column of a panel, and the first row where a warpgroup has two panels of rows.
+    struct Offsets {
+        Value columns;
+        std::optional<Value> rows;
+    };
+    Offsets offsets_of(Block& block, Value panel) {
+        std::optional<Value> rows;
+        Value column = panel;
+        if (halves_ > 1) {
+            const Value halves = append_constant(p_, block, halves_);
+            const Value height = append_constant(p_, block, kRows * p_.groups[0]);
+            const Value half = append_scalar(p_, block, ir::Op::rem, {panel, halves});
+            rows = append_scalar(p_, block, ir::Op::mul, {half, height});
+            column = append_scalar(p_, block, ir::Op::div, {panel, halves});
+        }
+        const Value width = append_constant(p_, block, kPanelColumns);
+        return {append_scalar(p_, block, ir::Op::mul, {column, width}), rows};
+    }
+
     /// The axis of a value along which panels are cut, that of wgmma's columns; -1: none.
     int column_axis(Value value) const {
         const ValueType& type = p_.type(value);
@@ -177,6 +213,16 @@ class Split {
         if (rank == 2) return type.type.shape[axis_] == columns_ ? axis_ : -1;
         return rank == 1 && type.layout->lane[0] != 0 ? 0 : -1;
     }
+
+    /// That of rows, where panels are cut along them, too.
+    int row_axis(Value value) const {
+        const ValueType& type = p_.type(value);
+        if (halves_ == 1 || !type.layout) return -1;
+        const int rank = type.type.shape.rank();
+        if (rank == 2) return type.type.shape[1 - axis_] != 1 ? 1 - axis_ : -1;
+        return rank == 1 && column_axis(value) < 0 ? 0 : -1;
+    }
+    bool is_cut(Value value) const { return column_axis(value) >= 0 || row_axis(value) >= 0; }
 
     void programs(Block& block) {
         const bool chained = is_chained(p_);
@@ -203,9 +249,10 @@ class Split {
                 throw Refused("its dots have different columns");
             }
         }
+        halves_ = p_.type(accumulators[0]).type.shape[1 - axis_] / (kRows * p_.groups[1 - axis_]);
         const std::int64_t of_group = columns_ / p_.groups[axis_];
         Instruction panels = make(Op::panels, accumulators);
-        panels.with("count", of_group / kPanelColumns);
+        panels.with("count", of_group / kPanelColumns * halves_);
         inner_ = {};
         const Value panel = p_.add({false, {DType::i64, {}}, {}}, "panel");
         inner_.arguments.push_back(panel);
@@ -214,8 +261,8 @@ class Split {
             inner_.arguments.push_back(panel_value(value));
             copies_[value] = inner_.arguments.back();
         }
-        const Value width = append_constant(p_, inner_, kPanelColumns);
-        const Value offset = append_scalar(p_, inner_, ir::Op::mul, {panel, width});
+        const auto [offset, rows] = offsets_of(inner_, panel);
+        rows_ = rows;
         std::vector<Instruction> outside, bulk;
         Value threads = offset;  // the first column of a warpgroup's panel
         if (p_.groups[axis_] > 1) {
@@ -223,19 +270,21 @@ class Split {
                                     {offset, group_start(inner_, axis_, of_group - kPanelColumns)});
         }
         std::vector<Instruction> before;
+        const std::vector<Instruction> lines = loads_of_lines(block, loop, panels);
         for (auto at = block.body.begin(); at != block.body.end(); ++at) {
             if (at == loop) {
                 before = std::move(outside);
                 before.push_back(*at);
+                before.insert(before.end(), lines.begin(), lines.end());
                 outside.clear();
                 continue;
             }
             if (at->is(ir::Op::yield)) break;
+            if (at->is(ir::Op::load) && copies_.contains(at->result())) continue;
             const bool store = at->is(ir::Op::store);
-            const bool in_panels =
-                store ? !chained || column_axis(at->operands.back()) >= 0
-                      : std::any_of(at->results.begin(), at->results.end(),
-                                    [&](Value value) { return column_axis(value) >= 0; });
+            const bool in_panels = store ? !chained || column_axis(at->operands.back()) >= 0
+                                         : std::any_of(at->results.begin(), at->results.end(),
+                                                       [&](Value value) { return is_cut(value); });
             if (chained && at < loop) {
                 outside.push_back(*at);
                 continue;
@@ -250,7 +299,7 @@ class Split {
             }
         }
         stores(bulk, panel, offset, of_group);
-        const std::int64_t count = of_group / kPanelColumns;
+        const std::int64_t count = of_group / kPanelColumns * halves_;
         if (!bulk.empty() && count % kPanelSlots != 0) {
             // The last panel of the previous program may still be in the first panel's slot.
             Instruction ready = make(Op::wait_stores, {});
@@ -263,11 +312,72 @@ class Split {
             panels.results.push_back(ahead_->consumed.next);
             inner_.body.push_back(make(ir::Op::yield, {next_ahead_}));
         }
+        if (is_light(inner_, count)) panels.flag("unrolled");
         panels.blocks.push_back(std::move(inner_));
         block.body = std::move(before);
         for (Instruction& made : outside) block.body.push_back(std::move(made));
         block.body.push_back(std::move(panels));
         block.body.push_back(yield);
+    }
+
+    /// Loads of lines of columns, such as a bias, are made while the last products run. Panels have
+    /// parts of their registers.
+    std::vector<Instruction> loads_of_lines(const Block& block,
+                                            std::vector<Instruction>::iterator loop,
+                                            Instruction& panels) {
+        constexpr int kMostRegisters = 64;
+        std::vector<Instruction> loads;
+        if (is_chained(p_) || halves_ > 1 || p_.turns > 1) return loads;
+        std::set<Value> known;
+        for (auto at = block.body.begin(); at != std::vector<Instruction>::const_iterator(loop);
+             ++at) {
+            known.insert(at->results.begin(), at->results.end());
+        }
+        int registers = 0;
+        for (auto at = std::vector<Instruction>::const_iterator(loop); at != block.body.end();
+             ++at) {
+            if (!at->is(ir::Op::load) || at->has("masked") || at->has("ahead")) continue;
+            const ValueType& type = p_.type(at->result());
+            if (type.type.shape.rank() != 1 || column_axis(at->result()) != 0) continue;
+            if (type.layout->registers() != 1 << type.layout->reg.size()) continue;  // 192 columns
+            registers += type.layout->registers();
+            if (registers > kMostRegisters) break;
+            Block slice;
+            for (Value index : at->operands) collect(index, known, slice);
+            // What else is computed after the products stays there.
+            std::map<Value, Value> copies;
+            Block made;
+            clone(p_, slice, made, copies, [](const Instruction&) { return true; });
+            for (Instruction& one : made.body) loads.push_back(std::move(one));
+            Instruction load = *at;
+            for (Value& index : load.operands) {
+                const auto copy = copies.find(index);
+                if (copy != copies.end()) index = copy->second;
+            }
+            loads.push_back(std::move(load));
+            const Value panel = panel_value(at->result());
+            panels.operands.push_back(at->result());
+            inner_.arguments.push_back(panel);
+            copies_[at->result()] = panel;
+        }
+        return loads;
+    }
+
+    /// May a loop over so many panels be unrolled? That leaves accumulators where they are, but is
+    /// compiled so many times.
+    bool is_light(const Block& body, std::int64_t count) const {
+        constexpr std::int64_t kMostOperations = 64, kFunction = 24;
+        if (is_chained(p_) || halves_ > 1 || p_.turns > 1) return false;
+        std::int64_t operations = 0;
+        for (const Instruction& made : body.body) {
+            if (made.is(ir::Op::store)) return false;  // by threads
+            if (made.op != Op::tile || made.results.empty() || !p_.is_tile(made.result())) continue;
+            if (made.is(ir::Op::load) || made.is(ir::Op::random_bits)) return false;
+            if (!ir::is_elementwise(made.tile)) continue;
+            const bool function = ir::function_info(made.tile) != nullptr && !made.has("approx");
+            operations += function || made.is(ir::Op::div) ? kFunction : 1;
+        }
+        return operations * count <= kMostOperations;
     }
 
     static bool has_products(const Instruction& made) {
@@ -316,8 +426,10 @@ class Split {
         // As many rows of a warpgroup as columns.
         ir::Shape tile{kPanelColumns * p_.groups[0], kPanelColumns * p_.groups[1]};
         const Layout whole = sums_layout(p_, tile, p_.groups);
-        type.type.shape[axis] = tile[axis_];
-        type.layout = type.type.shape.rank() == 1 ? whole.without(1 - axis_)
+        const int row = row_axis(value);
+        if (axis >= 0) type.type.shape[axis] = tile[axis_];
+        if (row >= 0) type.type.shape[row] = tile[1 - axis_];
+        type.layout = type.type.shape.rank() == 1 ? whole.without(axis >= 0 ? 1 - axis_ : axis_)
                                                   : whole.narrowed(type.type.shape);
         return p_.add(std::move(type), p_.value_name(value));
     }
@@ -348,7 +460,7 @@ class Split {
     void part(const Instruction& made, Value offset) {
         Instruction same = made;
         for (Value operand : made.operands) {
-            if (p_.is_tile(operand) && column_axis(operand) >= 0 && !copies_.contains(operand)) {
+            if (p_.is_tile(operand) && is_cut(operand) && !copies_.contains(operand)) {
                 throw Refused("columns of what is stored are known before its loop");
             }
         }
@@ -356,22 +468,38 @@ class Split {
         if (made.has("ahead")) return read_ahead(made);
         if (made.is(ir::Op::load) || made.is(ir::Op::store)) {
             const Value tile = made.is(ir::Op::load) ? made.result() : made.operands.back();
-            if (column_axis(tile) < 0) throw Refused("a store is no tile of the dot's columns");
-            const std::size_t dim = dimension(made, column_axis(tile));
-            same.operands[dim] =
-                append_scalar(p_, inner_, ir::Op::add, {same.operands[dim], offset});
-            for (Attribute& one : same.attributes) {
-                if (one.name == "index") one.numbers[dim] = kPanelColumns * p_.groups[axis_];
+            const int column = column_axis(tile), row = row_axis(tile);
+            if (column < 0 && (row < 0 || made.is(ir::Op::store))) {
+                throw Refused("a store is no tile of the dot's columns");
             }
+            const auto cut = [&](int axis, Value by, std::int64_t size) {
+                const std::size_t dim = dimension(made, axis);
+                same.operands[dim] =
+                    append_scalar(p_, inner_, ir::Op::add, {same.operands[dim], by});
+                for (Attribute& one : same.attributes) {
+                    if (one.name == "index") one.numbers[dim] = size;
+                }
+            };
+            if (column >= 0) cut(column, offset, kPanelColumns * p_.groups[axis_]);
+            if (made.is(ir::Op::store) && halves_ * p_.groups[0] > 2) {
+                throw Refused("stores by threads take the registers of its sums");
+            }
+            if (row >= 0) cut(row, *rows_, kRows * p_.groups[1 - axis_]);
         }
         for (Value& result : same.results) {
             const Value old = result;
-            result = column_axis(old) >= 0 ? panel_value(old) : old;
+            result = is_cut(old) ? panel_value(old) : old;
             copies_[old] = result;
         }
         inner_.body.push_back(std::move(same));
-        if (made.is(ir::Op::iota) && made.number("axis") == column_axis(made.result())) {
-            copies_[made.result()] = shifted(copies_.at(made.result()), offset);
+        if (made.is(ir::Op::iota)) {
+            const Value counted = made.result();
+            const int axis = static_cast<int>(made.number("axis"));
+            if (axis == column_axis(counted)) {
+                copies_[counted] = shifted(copies_.at(counted), offset);
+            } else if (axis == row_axis(counted)) {
+                copies_[counted] = shifted(copies_.at(counted), *rows_);
+            }
         }
     }
 
@@ -433,6 +561,7 @@ class Split {
                 at[row] =
                     append_scalar(p_, inner_, ir::Op::add, {at[row], group_start(inner_, 0, 64)});
             }
+            if (rows_) at[row] = append_scalar(p_, inner_, ir::Op::add, {at[row], *rows_});
             at[column] = append_scalar(p_, inner_, ir::Op::add, {at[column], offset});
             if (p_.groups[1] > 1) {
                 at[column] = append_scalar(p_, inner_, ir::Op::add,
@@ -452,6 +581,8 @@ class Split {
     Uses uses_;
     int axis_;  ///< of tiles, along the columns of wgmma
     std::int64_t columns_ = 0;
+    std::int64_t halves_ = 1;    ///< panels of rows of a warpgroup
+    std::optional<Value> rows_;  ///< the first one of a panel, where there are two
     Block inner_;
     std::map<Value, Value> copies_;
     bool bulk_ = false;

@@ -53,7 +53,8 @@ bool can_load_ahead(const Program& program, const Instruction& load) {
     return ref.tensor && (ref.dtype == DType::bf16 || ref.dtype == DType::f16) &&
            sizes.size() <= kMostRank && !sizes.empty() && sizes.back() > 0 &&
            std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size >= 0; }) &&
-           shape.rank() == 2 && shape[0] == kRows * program.groups[0] && shape[1] % kPanel == 0;
+           shape.rank() == 2 && shape[0] % (kRows * program.groups[0]) == 0 &&
+           shape[1] % kPanel == 0;
 }
 
 /// Marks the first load that TMA does ahead of the epilogue: no store comes before it, which might
@@ -293,7 +294,7 @@ Map staged_map(const Program& program, const Instruction& load, const Buffer& bu
 std::int64_t room_for_slots(const Program& program) {
     std::int64_t stores = 0, ahead = 0;
     for (const Instruction& made : program.body.body) {
-        if (is_bulk_store(program, made)) stores += kStoreBytes * program.consumer_groups();
+        if (is_bulk_store(program, made)) stores += kStoreBytes * program.all_consumer_groups();
         if (made.has("ahead")) ahead += kAheadSlots * kPanelBytes * program.consumer_groups();
     }
     return kSharedBytes - kBarrierBytes - stores - ahead;

@@ -55,7 +55,7 @@ Broken accumulators(const Program& p) {
     });
 }
 
-// V3: 64 rows for each warpgroup, and a number of columns that an instruction supports.
+// V3: 64 or 128 rows for each warpgroup, and a number of columns that an instruction supports.
 Broken shapes(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (!made.is(Op::wgmma)) return std::nullopt;
@@ -68,7 +68,12 @@ Broken shapes(const Program& p) {
         }
         const int columns = columns_axis(made.has("swapped") ? Sums::swapped : Sums::plain);
         const int rows = 1 - columns;
-        if (type.shape.rank() != 2 || groups.size() != 2 || type.shape[rows] != 64 * groups[rows] ||
+        // Of 128 rows, a thread has the sums of at most 192 columns.
+        const bool twice = !made.has("swapped") && !read && groups.size() == 2 &&
+                           type.shape.rank() == 2 && type.shape[rows] == 2 * kRows * groups[rows] &&
+                           type.shape[columns] <= 192 * groups[columns];
+        if (type.shape.rank() != 2 || groups.size() != 2 ||
+            (type.shape[rows] != kRows * groups[rows] && !twice) ||
             groups[0] * groups[1] != p.consumer_groups()) {
             return broken("%{} does not have 64 rows for each warpgroup",
                           p.value_name(made.result()));
@@ -315,7 +320,7 @@ Broken places(const Program& p) {
     std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
     for (const Buffer& one : p.buffers) {
         if (one.offset % 1024 != 0) return broken("@{} does not lie on 1,024 bytes", one.name);
-        const int copies = one.per_group ? p.consumer_groups() : 1;
+        const int copies = one.per_group ? p.all_consumer_groups() : 1;
         ranges.emplace_back(one.offset, one.offset + one.slot_bytes() * one.slots * copies);
     }
     for (const Channel& one : p.channels) {
@@ -341,6 +346,7 @@ Broken registers(const Program& p) {
         if (role.registers % 8 != 0 || role.registers < 24 || role.registers > 240) {
             return broken("@{} cannot have {} registers", role.name, role.registers);
         }
+        if (role.first_warp % 4 != 0) continue;  // of the warpgroup before it
         sum += role.registers * role.warps / 4;
         groups += role.warps / 4;
     }
@@ -432,7 +438,7 @@ struct Rule {
     Broken (*check)(const Program&);
     Programs of = Programs::with_roles;
 };
-constexpr std::array<Rule, 36> kRules{{
+constexpr std::array<Rule, 37> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -469,6 +475,7 @@ constexpr std::array<Rule, 36> kRules{{
     {"V34", Level::split, control, Programs::without_roles},
     {"V35", Level::split, sorts, Programs::without_roles},
     {"V36", Level::split, prints, Programs::without_roles},
+    {"V37", Level::placed, turns},
 }};
 
 }  // namespace

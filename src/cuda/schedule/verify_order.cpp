@@ -1,5 +1,7 @@
 // The rules of what warpgroups and the units of a multiprocessor do at the same time.
 #include <algorithm>
+#include <array>
+#include <map>
 #include <set>
 
 #include "cuda/schedule/verify_rules.h"
@@ -91,11 +93,18 @@ Broken fences(const Program& p) {
 }
 
 // V14: between a write of shared memory and a copy or product of it stand a fence, then a meeting:
-// of all warpgroups for what they share, which they also met before they write it.
+// of all warpgroups for what they share, which they also met before they write it. Before a panel
+// is written, the copies from its slot are waited for, then a meeting.
 Broken proxies(const Program& p) {
     return first_block(p.body, [&](const Block& block) -> Broken {
         bool written = false, fenced = false, shared = false, met = false;
+        bool waited = false, free = false;  // for copies from the panel's slot
         for (const Instruction& made : block.body) {
+            if (made.is(Op::wait_stores)) waited = true;
+            if (made.is(Op::group_sync) && waited) free = true;
+            if (made.is(Op::store_shared) && !free) {
+                return broken("@{} is written while a copy may read it", made.symbol("to"));
+            }
             if (made.is(Op::share) && !met) {
                 return broken("@{} is written before all have met", made.symbol("to"));
             }
@@ -139,25 +148,53 @@ Broken meetings(const Program& p) {
 // V20: of two warpgroups, each ends the issue that it begins, in the same block, and the second one
 // lets the first one begin.
 Broken issues(const Program& p) {
-    bool begins = false, first = false;
+    std::set<std::int64_t> begun, first;  // turns
     Broken found = first_block(p.body, [&](const Block& block) -> Broken {
-        bool open = false;
+        std::set<std::int64_t> open;
         for (const Instruction& made : block.body) {
-            first |= made.is(Op::issue_end) && made.has("first");
-            if (made.is(Op::issue_end) && !made.has("first")) {
-                if (!open) return broken("an issue ends that has not begun");
-                open = false;
+            const std::int64_t turn = made.number("turn");
+            if (made.is(Op::issue_end) && made.has("first")) first.insert(turn);
+            if (made.is(Op::issue_end) && !made.has("first") && open.erase(turn) == 0) {
+                return broken("an issue ends that has not begun");
             }
             if (made.is(Op::issue_begin)) {
-                if (open) return broken("an issue begins twice");
-                open = begins = true;
+                if (!open.insert(turn).second) return broken("an issue begins twice");
+                begun.insert(turn);
             }
         }
-        return open ? broken("an issue does not end") : std::nullopt;
+        return open.empty() ? std::nullopt : broken("an issue does not end");
     });
     if (found) return found;
-    if (begins && !first) return broken("no warpgroup may begin");
-    if (begins && p.consumer_groups() != 2) return broken("ping-pong needs two warpgroups");
+    if (begun != first) return broken("no warpgroup may begin");
+    if (!begun.empty() && p.all_consumer_groups() != 2) {
+        return broken("ping-pong needs two warpgroups");
+    }
+    return std::nullopt;
+}
+
+// V37: warpgroups that take programs in turn issue products in turn, and skip on each channel as
+// much as a program consumes: once before all programs of the second one, and after each program.
+Broken turns(const Program& p) {
+    if (p.turns == 1) return std::nullopt;
+    if (p.turns != 2 || p.consumer_groups() != 1 || p.cluster() != 1) {
+        return broken("turns need two warpgroups with a tile each");
+    }
+    std::map<std::string, std::array<std::vector<std::int64_t>, 2>> skips;  // later, first
+    bool issues = false;
+    each_instruction(p.body, [&](const Instruction& made) {
+        issues |= made.is(Op::issue_begin);
+        if (made.is(Op::skip)) {
+            skips[made.symbol("channel")][made.has("first") ? 1 : 0].push_back(made.number("by"));
+        }
+    });
+    if (!issues) return broken("no warpgroup waits for its turn");
+    for (const Channel& channel : p.channels) {
+        const auto& [later, first] = skips[channel.name];
+        if (later.size() != 1 || later != first || later[0] < 1) {
+            return broken("a warpgroup does not skip what the other one consumes of @{}",
+                          channel.name);
+        }
+    }
     return std::nullopt;
 }
 

@@ -51,6 +51,7 @@ Broken fences(const Program& p);
 Broken proxies(const Program& p);
 Broken meetings(const Program& p);
 Broken issues(const Program& p);
+Broken turns(const Program& p);
 
 /// V12, V19 and V22 to V36 of programs without roles.
 Broken places_in_time(const Program& p);

@@ -28,10 +28,11 @@ class Specialisation {
         : p_(program), chained_(is_chained(program)), old_(std::move(program.body)) {}
 
     void run() {
-        const int groups = p_.consumer_groups();
+        const int groups = p_.all_consumer_groups();
         // With 384 threads a thread starts with 168 registers; with 256 it may keep 255.
         const bool share = groups == 2;
-        const int most = chained_ ? 240 : 232, least = chained_ ? 24 : 40;
+        const bool needs_most = chained_ || has_most_sums();
+        const int most = needs_most ? 240 : 232, least = needs_most ? 24 : 40;
         const bool copies = std::any_of(p_.channels.begin(), p_.channels.end(),
                                         [](const Channel& one) { return one.copied > 0; });
         p_.roles = {{"consumer", 0, kGroupWarps * groups, share ? most : 0, false},
@@ -49,6 +50,17 @@ class Specialisation {
     /// What lives from program to program: counts and the registers of accumulators.
     static bool is_carried(const Instruction& made, bool producer) {
         return made.is(Op::count) || (made.is(Op::zeros) && !producer);
+    }
+
+    /// Has a thread more than 128 registers of sums?
+    bool has_most_sums() const {
+        bool has = false;
+        each_instruction(old_, [&](const Instruction& made) {
+            if (!made.is(Op::wgmma)) return;
+            const ir::Shape& shape = p_.type(made.result()).type.shape;
+            has |= shape.size() > static_cast<std::int64_t>(128 * 128) * p_.consumer_groups();
+        });
+        return has;
     }
 
     void role(const char* name, bool producer) {

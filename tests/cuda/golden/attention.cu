@@ -300,12 +300,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_attention(const __gr
                 const i64 s507 = ops::mul(spanel, 64ll);
                 f32 v509[32];
                 TW_UNROLL for (int i = 0; i < 32; ++i) v509[i] = v314[i] * v320[((i / 2 % 2))];
+                if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<1>();
+                ptx::named_barrier_sync(1 + group, 128);
                 store_panel(Bf16{}, base + k_out_panel3 + group * 16384, static_cast<u32>(spanel) % 2, v509);
                 const i64 s511 = group / 1 * 64;
                 const i64 s512 = ops::add(s218, s511);
                 const i64 s513 = ops::add(0ll, s507);
                 ptx::fence_async_shared();
-                if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<0>();
                 ptx::named_barrier_sync(1 + group, 128);
                 if (threadIdx.x % 128 == 0)
                     ptx::tensor_store(&out_map3, base + k_out_panel3 + group * 16384 + static_cast<u32>(spanel) % 2 * 8192, coordinate(s513), coordinate(s512), coordinate(program1));

@@ -94,14 +94,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid
             ptx::wgmma_tie(v44);
             if (sran && lane < 3)
                 ptx::mbarrier_arrive_cluster(ptx::cluster_map(base + 229408 + 8 * v46.before(), rank ^ lane));
-            TW_ROLLED for (i64 spanel = 0; spanel < 4; ++spanel) {
+            TW_UNROLL for (i64 spanel = 0; spanel < 4; ++spanel) {
                 const i64 s75 = ops::mul(spanel, 64ll);
+                if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<1>();
+                ptx::named_barrier_sync(1 + group, 128);
                 store_panel(Bf16{}, base + k_z_panel2 + group * 16384, static_cast<u32>(spanel) % 2, v44);
                 const i64 s77 = group / 1 * 64;
                 const i64 s78 = ops::add(s53, s77);
                 const i64 s79 = ops::add(s55, s75);
                 ptx::fence_async_shared();
-                if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<0>();
                 ptx::named_barrier_sync(1 + group, 128);
                 if (threadIdx.x % 128 == 0)
                     ptx::tensor_store(&z_map2, base + k_z_panel2 + group * 16384 + static_cast<u32>(spanel) % 2 * 8192, coordinate(s79), coordinate(s78));

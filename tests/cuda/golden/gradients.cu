@@ -167,13 +167,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_gradients(const __gr
             v78.next();
             TW_ROLLED for (i64 spanel = 0; spanel < 2; ++spanel) {
                 const i64 s132 = ops::mul(spanel, 64ll);
+                if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<1>();
+                ptx::named_barrier_sync(1 + group, 128);
                 store_panel(Bf16{}, base + k_dk_panel4 + group * 16384, static_cast<u32>(spanel) % 2, v90);
                 store_panel(Bf16{}, base + k_dv_panel5 + group * 16384, static_cast<u32>(spanel) % 2, v91);
                 const i64 s135 = group / 1 * 64;
                 const i64 s136 = ops::add(s84, s135);
                 const i64 s137 = ops::add(0ll, s132);
                 ptx::fence_async_shared();
-                if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<0>();
                 ptx::named_barrier_sync(1 + group, 128);
                 if (threadIdx.x % 128 == 0)
                     ptx::tensor_store(&dk_map4, base + k_dk_panel4 + group * 16384 + static_cast<u32>(spanel) % 2 * 8192, coordinate(s137), coordinate(s136));

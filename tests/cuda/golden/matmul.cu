@@ -87,14 +87,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) kernel_product(const __grid
             ptx::wgmma_wait<0>();
             ptx::wgmma_tie(v40);
             if (sran && lane == 0) ptx::mbarrier_arrive(base + 229408 + 8 * v42.before());
-            TW_ROLLED for (i64 spanel = 0; spanel < 4; ++spanel) {
+            TW_UNROLL for (i64 spanel = 0; spanel < 4; ++spanel) {
                 const i64 s71 = ops::mul(spanel, 64ll);
+                if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<1>();
+                ptx::named_barrier_sync(1 + group, 128);
                 store_panel(Bf16{}, base + k_z_panel2 + group * 16384, static_cast<u32>(spanel) % 2, v40);
                 const i64 s73 = group / 1 * 64;
                 const i64 s74 = ops::add(s48, s73);
                 const i64 s75 = ops::add(s50, s71);
                 ptx::fence_async_shared();
-                if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<0>();
                 ptx::named_barrier_sync(1 + group, 128);
                 if (threadIdx.x % 128 == 0)
                     ptx::tensor_store(&z_map2, base + k_z_panel2 + group * 16384 + static_cast<u32>(spanel) % 2 * 8192, coordinate(s75), coordinate(s74));

@@ -23,6 +23,12 @@ struct Slot {
     TW_DEVICE void next() {
         if (++at == kCount) at = 0, parity ^= 1;
     }
+    /// `by` steps on.
+    TW_DEVICE void skip(u32 by) {
+        const u32 n = at + by;
+        at = n % kCount;
+        parity ^= n / kCount & 1;
+    }
     TW_DEVICE u32 before() const { return at == 0 ? kCount - 1 : at - 1; }
     /// The slot `steps` before, at most kCount.
     TW_DEVICE u32 back(u32 steps) const { return at >= steps ? at - steps : at + kCount - steps; }

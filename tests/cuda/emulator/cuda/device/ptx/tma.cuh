@@ -69,8 +69,11 @@ inline void tensor_load_multicast(u32 target, const TensorMap* map, u32 barrier,
     }
 }
 
-/// Each thread's uncommitted stores, and committed ones that may still read shared memory.
-inline std::map<int, std::vector<std::shared_ptr<bool>>> open_stores, committed_stores;
+/// Each thread's uncommitted stores, and groups of committed ones that may still read shared
+/// memory.
+using Stores = std::vector<std::shared_ptr<bool>>;
+inline std::map<int, Stores> open_stores;
+inline std::map<int, std::vector<Stores>> committed_stores;
 
 template <class... C>
 inline void tensor_store(const TensorMap* map, u32 source, C... coordinates) {
@@ -94,18 +97,18 @@ inline void tensor_store(const TensorMap* map, u32 source, C... coordinates) {
 }
 
 inline void bulk_commit() {
-    auto& open = open_stores[emulator::current];
-    auto& committed = committed_stores[emulator::current];
-    committed.insert(committed.end(), open.begin(), open.end());
-    open.clear();
+    committed_stores[emulator::current].push_back(std::move(open_stores[emulator::current]));
+    open_stores[emulator::current].clear();
 }
 template <int kPending>
 inline void bulk_wait() {
-    static_assert(kPending == 0, "all groups");
-    for (const auto& one : committed_stores[emulator::current]) {
-        emulator::wait_until([&] { return *one; });
+    auto& groups = committed_stores[emulator::current];
+    while (groups.size() > kPending) {
+        for (const auto& one : groups.front()) {
+            emulator::wait_until([&] { return *one; });
+        }
+        groups.erase(groups.begin());
     }
-    committed_stores[emulator::current].clear();
 }
 template <int kPending>
 inline void bulk_wait_read() {

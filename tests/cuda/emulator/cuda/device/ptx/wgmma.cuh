@@ -61,11 +61,14 @@ struct Product {
     u64 a = 0, b = 0;
     bool add = false, transpose_a = false, transpose_b = false, chained = false;
     ElementType type;
+    int halves = 1;  // of rows, whose registers alternate by 32
+    int place(int i) const { return i / 32 * 32 * halves + i % 32; }
     double sum(int t, int i) const {
-        return type.integer ? static_cast<double>(static_cast<int*>(accumulator[t])[i])
-                            : static_cast<float*>(accumulator[t])[i];
+        return type.integer ? static_cast<double>(static_cast<int*>(accumulator[t])[place(i)])
+                            : static_cast<float*>(accumulator[t])[place(i)];
     }
     void set(int t, int i, double value) const {
+        i = place(i);
         if (type.integer) {
             static_cast<int*>(accumulator[t])[i] =
                 value != value ? 0x55555555 : static_cast<int>(static_cast<long>(value));
@@ -232,17 +235,20 @@ inline void poison(int& sum) {
 
 /// The thread's part of a product, which the last thread of its warpgroup starts.
 template <class StrideB, class Element, int kSteps, class Sum, int kCount>
-inline void issue(Element element, Steps<kSteps>, Sum (&d)[kCount], u64 b, u32 add,
-                  int transpose_b) {
+inline void issue(Element element, Steps<kSteps>, Sum (&all)[kCount], u64 b, u32 add,
+                  int transpose_b, int halves = 1, int half = 0) {
     Warpgroup& group = warpgroups[emulator::current / 128];
     const int t = emulator::current % 128;
     Product& next = group.next;
+    Sum* const d = all + 32 * half;
     next.accumulator[t] = d;
-    next.before[t].assign(d, d + kCount);
+    next.halves = halves;
+    next.before[t].clear();
+    for (int i = 0; i < kCount / halves; ++i) next.before[t].push_back(d[next.place(i)]);
     next.type = element_type(element);
     next.add = add != 0;
     next.transpose_b = transpose_b != 0;
-    next.n = 2 * kCount;
+    next.n = 2 * kCount / halves;
     if (t == 0) next.b = b;
     next.b_steps.clear();
     for (int step = 0; step < kSteps; ++step) next.b_steps.push_back(StrideB::at(step));
@@ -257,12 +263,16 @@ inline void issue(Element element, Steps<kSteps>, Sum (&d)[kCount], u64 b, u32 a
         for (const Product& other : own.open) follows(other);
         own.open.push_back(own.next);
     });
-    for (int i = 0; i < kCount; ++i) poison(d[i]);
+    Product one;
+    one.halves = halves;
+    for (int i = 0; i < kCount / halves; ++i) poison(d[one.place(i)]);
 }
 
+/// A product of 64 rows: all of the accumulator's, or one of two halves.
 template <int kTransposeB, int kTransposeA, class StrideA, class StrideB, class Element, int kSteps,
           class Sum, int kCount>
-inline void wgmma(Element element, Steps<kSteps> steps, Sum (&d)[kCount], u64 a, u64 b, u32 add) {
+inline void multiply(Element element, Steps<kSteps> steps, Sum (&d)[kCount], u64 a, u64 b, u32 add,
+                     int halves, int half) {
     Product& next = warpgroups[emulator::current / 128].next;
     const int t = emulator::current % 128;
     if (t == 0) next.a = a;
@@ -270,7 +280,22 @@ inline void wgmma(Element element, Steps<kSteps> steps, Sum (&d)[kCount], u64 a,
     next.transpose_a = kTransposeA != 0;
     next.a_steps.clear();
     for (int step = 0; step < kSteps; ++step) next.a_steps.push_back(StrideA::at(step));
-    issue<StrideB>(element, steps, d, b, add, kTransposeB);
+    issue<StrideB>(element, steps, d, b, add, kTransposeB, halves, half);
+}
+
+template <int kTransposeB, int kTransposeA, class StrideA, class StrideB, class Element, int kSteps,
+          class Sum, int kCount>
+inline void wgmma(Element element, Steps<kSteps> steps, Sum (&d)[kCount], u64 a, u64 b, u32 add) {
+    multiply<kTransposeB, kTransposeA, StrideA, StrideB>(element, steps, d, a, b, add, 1, 0);
+}
+
+/// The same for 128 rows.
+template <int kTransposeB, int kTransposeA, class StrideA, class StrideB, class Element, int kSteps,
+          class Sum, int kCount>
+inline void wgmma(Element element, Steps<kSteps> steps, Sum (&d)[kCount], u64 a, u64 lower, u64 b,
+                  u32 add) {
+    multiply<kTransposeB, kTransposeA, StrideA, StrideB>(element, steps, d, a, b, add, 2, 0);
+    multiply<kTransposeB, kTransposeA, StrideA, StrideB>(element, steps, d, lower, b, add, 2, 1);
 }
 
 template <int kTransposeB, class StrideB, class Element, int kSteps, int kCount>
