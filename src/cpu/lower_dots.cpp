@@ -162,6 +162,10 @@ const ir::Instruction* Lowering::store_of(const ir::Instruction& dot) const {
         std::any_of(to.indices.begin(), to.indices.end(), is_tile)) {
         return nullptr;
     }
+    // The store's place is computed before the product.
+    for (std::size_t i = 0; i < num_indices; ++i) {
+        if (place(store.operands[1 + i]).tile.home == Home::none) return nullptr;
+    }
     const Value ref = store.operands[0];
     if (function_.ref_type(ref).dtype != type.dtype || !program_.refs[refs_.at(ref.id)].is_read)
         return nullptr;

@@ -38,6 +38,19 @@ struct Sum {
     }
 };
 
+TEST(Machine, DotsAreStoredAtPlacesComputedLater) {
+    Agreement test({1});
+    ir::Builder& b = test.k.b;
+    const Value x = test.load_all(test.array(DType::f32, {20, 20}));
+    const Value out = test.array(DType::f32, {30, 25});
+    const Value product = b.dot(x, x);
+    const Value row = b.binary(Op::add, b.program_id(0), test.k.index(3));
+    test.k.store(out, {IndexOperand::slice(row, 20), test.k.slice(0, 20)}, product);
+    const Value loaded = test.k.load(out, {test.k.slice(-1, 20), test.k.slice(0, 20)});
+    test.keep(loaded);
+    test.check(1e-4);
+}
+
 TEST(Machine, DotsAddToArraysInPlace) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
         for (const std::int64_t k : {20, 300}) {
