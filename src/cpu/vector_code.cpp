@@ -301,6 +301,8 @@ VectorCode::Value VectorCode::column(Column from, int at, int depth) {
     if (!alike) return shuffled(whole, at);
     Step step = first;
     step.uniform = false;
+    step.zeros_are_positive = std::all_of(
+        from.begin(), from.end(), [&](Value value) { return step_of(value).zeros_are_positive; });
     for (std::size_t k = 0; k < step.in.size() && first.in[k] != kNone; ++k) {
         Column operands;
         bool stored = false;

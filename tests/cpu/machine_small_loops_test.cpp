@@ -230,6 +230,45 @@ TEST(MachineSmallLoops, TilesAtTheEdge) {
     }
 }
 
+// A column is a sum over zeros elsewhere, so that its own zeros are positive: also where its first
+// element is such a sum already, and others are not.
+TEST(MachineSmallLoops, ZerosOfPickedColumnsArePositive) {
+    for (const std::int64_t n : {16, 12}) {
+        Agreement test({2});
+        ir::Builder& b = test.k.b;
+        const ir::Shape square{n, n};
+        const ir::Type type{DType::f32, square};
+        const Value zero = b.constant(type, 0);
+        const Value row = b.iota(ir::Type{DType::i32, square}, 0),
+                    column = b.iota(ir::Type{DType::i32, square}, 1);
+        const Value x = test.own_tile(DType::f32, {n, n});
+        const auto negative_zeros = [&] {
+            const Value any = test.own_tile(DType::f32, {n, n});
+            return b.binary(Op::mul, b.binary(Op::sub, any, any), b.constant(type, -2));
+        };
+        const auto spread_sum = [&](Value from, int axis) {
+            return b.broadcast(b.expand_dims(b.reduce(ir::Reduction::sum, from, axis), axis),
+                               square);
+        };
+        const std::array init{x, negative_zeros(), negative_zeros()};
+        const auto results = b.for_loop(
+            test.k.index(0), test.k.index(3), test.k.index(1), init,
+            [&](Value iv, std::span<const Value> carries) -> std::vector<Value> {
+                const Value at = b.broadcast(b.cast(iv, DType::i32), square);
+                const Value top = spread_sum(b.select(b.binary(Op::eq, row, at), x, zero), 0);
+                const Value sums = b.binary(Op::add, carries[1], carries[2]);
+                const Value mixed = b.select(b.binary(Op::eq, row, at), top, sums);
+                const Value picked =
+                    spread_sum(b.select(b.binary(Op::eq, column, at), mixed, zero), 1);
+                const Value inverse = b.binary(Op::div, b.constant(type, 1), picked);
+                return {b.binary(Op::add, carries[0], inverse), carries[2], carries[1]};
+            });
+        test.keep(results[0]);
+        test.check();
+        ASSERT_FALSE(testing::Test::HasFailure()) << n;
+    }
+}
+
 // Bounds that the program computes, and conditions, keep the loop.
 TEST(MachineSmallLoops, LoopsThatStay) {
     for (const bool conditional : {false, true}) {
