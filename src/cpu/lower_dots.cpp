@@ -77,6 +77,11 @@ GemmFunction function_for(const DotForm& form, DType result) {
     }
 }
 
+/// Products of 16-bit integers are summed in 32 bits, and narrowed when they are complete.
+bool has_wider_sums(DType dtype) {
+    return dtype == DType::i16 || dtype == DType::u16;
+}
+
 }  // namespace
 
 /// True when a kernel can multiply rows of the vector operand in place in an array.
@@ -153,6 +158,7 @@ const ir::Instruction* Lowering::store_of(const ir::Instruction& dot) const {
     if (users.size() != 1 || users[0]->op != Op::store || type.shape.rank() != 2) return nullptr;
     if (is_vector(type.shape) || lanes_[result.id].axis != lane || multiplies_rows(dot))
         return nullptr;
+    if (has_wider_sums(type.dtype)) return nullptr;
     const ir::Instruction& store = *users[0];
     const auto& to = store.get<ir::AccessAttributes>();
     const auto is_tile = [](const ir::Index& index) { return index.kind == ir::Index::Kind::tile; };
@@ -301,8 +307,7 @@ void Lowering::lower_dot(const ir::Instruction& instruction) {
     const bool has_acc = instruction.operands.size() > 2;
     const DType dtype = function_.type(result).dtype;
     const DotForm form = dot_form(function_, instruction);
-    // Products of 16-bit integers are summed in 32 bits.
-    const bool narrow = dtype == DType::i16 || dtype == DType::u16;
+    const bool narrow = has_wider_sums(dtype);
     const DType sums = narrow ? DType::i32 : dtype;
 
     // The reader of the product may prefer lanes along the batch, but no kernel writes them.

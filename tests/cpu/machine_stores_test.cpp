@@ -51,6 +51,23 @@ TEST(Machine, DotsAreStoredAtPlacesComputedLater) {
     test.check(1e-4);
 }
 
+// Their sums have 32 bits: these are no elements of the array.
+TEST(Machine, DotsOf16BitsAreNarrowedBeforeTheyAreStored) {
+    for (const DType dtype : {DType::i16, DType::u16}) {
+        for (const bool adds : {false, true}) {
+            Agreement test;
+            ir::Builder& b = test.k.b;
+            const Value x = test.load_all(test.array_of_bits(dtype, {20, 20}));
+            const Value out = test.array(dtype, {20, 20});
+            const std::vector<IndexOperand> all = {test.k.slice(0, 20), test.k.slice(0, 20)};
+            const Value before = test.k.load(out, all);
+            test.k.store(out, all, adds ? b.dot(x, x, before) : b.dot(x, x));
+            test.keep(test.load_all(out));
+            test.check();
+        }
+    }
+}
+
 TEST(Machine, DotsAddToArraysInPlace) {
     for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
         for (const std::int64_t k : {20, 300}) {
