@@ -117,7 +117,7 @@ class Trace {
             if ((at != first && enters) || !add(instruction)) return false;
             ++at;
         }
-        end_ = at;
+        if (loops_.empty()) end_ = at;
         return loops_.empty();
     }
     std::size_t end() const { return end_; }
@@ -272,26 +272,41 @@ void compile_small_tiles(Program& program) {
     for (std::size_t first = 0; first < program.code.size();) {
         const bool is_loop = std::holds_alternative<LoopTest>(program.code[first]);
         if (!is_loop && jumps.contains(first)) known = constants;
-        std::size_t end = first;
+        std::size_t end = first, next = first + 1;
         for (std::size_t stop = program.code.size();;) {
             Trace trace(program, pool, wide, known);
             const bool done = trace.run(first, stop, jumps);
             stop = trace.end();
-            if (stop == first || (done && !trace.is_worth_it())) break;
+            if (stop == first) break;
             if (!done) continue;
+            // What begins further on has the same end.
+            if (!trace.is_worth_it()) {
+                next = stop;
+                break;
+            }
             const auto code = trace.code();
-            const Function function = code ? executable(*code) : nullptr;
-            if (function != nullptr) {
+            if (!code) {  // fewer instructions may need less of the stack
+                stop = first + (stop - first) / 2;
+                if (stop == first) break;
+                continue;
+            }
+            if (const Function function = executable(*code)) {
                 found[first] = {trace.before(), {function, stop - first}};
                 end = stop;
             }
+            next = stop;
             break;
         }
-        if (end > first || is_loop)
+        if (end > first) {
             known = constants;
-        else
+            first = end;
+            continue;
+        }
+        for (; first < next; ++first) {
+            const bool begins = std::holds_alternative<LoopTest>(program.code[first]);
+            if (begins || jumps.contains(first)) known = constants;
             follow(program.code[first], known);
-        first = std::max(end, first + 1);
+        }
     }
     if (found.empty()) return;
     std::vector<Instruction> code;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <random>
 #include <string_view>
@@ -267,6 +268,49 @@ TEST(MachineSmallLoops, ZerosOfPickedColumnsArePositive) {
         test.check();
         ASSERT_FALSE(testing::Test::HasFailure()) << n;
     }
+}
+
+// More vectors than the stack of one function has are parts of several.
+TEST(MachineSmallLoops, ManyTilesAreSeveralFunctions) {
+    Agreement test({2});
+    ir::Builder& b = test.k.b;
+    const ir::Shape shape{32, 32};
+    std::vector<Value> tiles;
+    for (int i = 0; i < 6; ++i) tiles.push_back(test.own_tile(DType::f32, {32, 32}));
+    const Value half = b.constant(ir::Type{DType::f32, shape}, 0.5);
+    for (std::size_t i = 0; i < 60; ++i) {
+        Value& to = tiles[(5 * i + 1) % 6];
+        const Value from = tiles[i % 6];
+        const Value top = b.expand_dims(
+            b.reduce(ir::Reduction::sum, b.select(b.binary(Op::gt, from, to), half, to), 0), 0);
+        to = b.binary(Op::sub, b.binary(Op::sub, from, b.broadcast(top, shape)), tiles[i % 5]);
+    }
+    for (const Value tile : tiles) test.keep(tile);
+    const auto program = compile(test.k.function);
+    std::size_t replaced = 0, longest = 0;
+    for (const Instruction& instruction : program->code) {
+        const auto* const code = std::get_if<MachineCode>(&instruction);
+        replaced += code != nullptr ? code->count : 0;
+        longest = std::max(longest, code != nullptr ? code->count : 0);
+    }
+    EXPECT_EQ(replaced > 60, expects_code()) << to_string(*program);
+    test.check(1e-3);
+}
+
+// Scalars without tiles are looked at once or twice: not from each of them on.
+TEST(MachineSmallLoops, ManyScalarsCompileQuickly) {
+    Agreement test;
+    ir::Builder& b = test.k.b;
+    const Value x = test.array(DType::f32, {1});
+    const std::vector<ir::IndexOperand> place = {ir::IndexOperand::scalar(test.k.index(0))};
+    const Value factor = test.k.load(x, place);
+    Value sum = factor;
+    for (int i = 0; i < 2000; ++i) sum = b.binary(Op::sub, b.binary(Op::div, sum, factor), factor);
+    test.k.store(x, place, sum);
+    test.k.done();
+    const auto start = std::chrono::steady_clock::now();
+    compile(test.k.function);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
 // Bounds that the program computes, and conditions, keep the loop.
