@@ -269,14 +269,21 @@ void compile_small_tiles(Program& program) {
     std::map<std::size_t, Found> found;  // by the first instruction
     ConstantPool pool(program);
     KnownSlots known = constants;
+    std::size_t reach = program.code.size();  // instructions that one function may have room for
     for (std::size_t first = 0; first < program.code.size();) {
         const bool is_loop = std::holds_alternative<LoopTest>(program.code[first]);
         if (!is_loop && jumps.contains(first)) known = constants;
         std::size_t end = first, next = first + 1;
-        for (std::size_t stop = program.code.size();;) {
+        bool is_partial = reach < (program.code.size() - first) / 2;
+        for (std::size_t stop = is_partial ? first + 2 * reach : program.code.size();;) {
             Trace trace(program, pool, wide, known);
             const bool done = trace.run(first, stop, jumps);
             stop = trace.end();
+            if (stop == first && is_partial) {  // a longer loop
+                is_partial = false;
+                stop = reach = program.code.size();
+                continue;
+            }
             if (stop == first) break;
             if (!done) continue;
             // What begins further on has the same end.
@@ -286,8 +293,9 @@ void compile_small_tiles(Program& program) {
             }
             const auto code = trace.code();
             if (!code) {  // fewer instructions may need less of the stack
-                stop = first + (stop - first) / 2;
-                if (stop == first) break;
+                reach = (stop - first) / 2;
+                if (reach == 0) break;
+                stop = first + reach;
                 continue;
             }
             if (const Function function = executable(*code)) {

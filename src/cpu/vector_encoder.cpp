@@ -347,9 +347,11 @@ void VectorEncoder::encode_store(const Step& step, const Registers& regs) {
 std::optional<std::vector<std::uint8_t>> VectorEncoder::encode() {
     find_reads();
     find_operands();
-    for (const int i : code_.order_) encode_step(i);
+    for (const int i : code_.order_) {
+        encode_step(i);
+        if (spills_ > kMostSpills) return std::nullopt;
+    }
     if (spills_ == 0) return encoder_.code();
-    if (spills_ > kMostSpills) return std::nullopt;
     Encoder whole(true);
     whole.fixed({0x49, 0x89, 0xE1, 0x48, 0x81, 0xEC});  // mov r9, rsp; sub rsp, ..
     whole.word(kVector * (spills_ + 1));

@@ -61,22 +61,34 @@ namespace {
 class Covered {
   public:
     bool has(std::pair<int, std::int64_t> at, std::int64_t bytes) const {
-        for (std::int64_t i = 0; i < bytes; ++i) {
-            const auto found = lines_.find({at.first, (at.second + i) >> 6});
-            if (found == lines_.end() || (found->second >> ((at.second + i) & 63) & 1) == 0)
-                return false;
-        }
-        return true;
+        bool all = true;
+        in_lines(at.second, bytes, [&](std::int64_t line, std::uint64_t bits) {
+            const auto found = lines_.find({at.first, line});
+            all = all && found != lines_.end() && (found->second & bits) == bits;
+        });
+        return all;
     }
     void set(std::pair<int, std::int64_t> at, std::int64_t bytes, bool covered) {
-        for (std::int64_t i = 0; i < bytes; ++i) {
-            std::uint64_t& line = lines_[{at.first, (at.second + i) >> 6}];
-            const std::uint64_t bit = std::uint64_t{1} << ((at.second + i) & 63);
-            line = covered ? line | bit : line & ~bit;
-        }
+        in_lines(at.second, bytes, [&](std::int64_t index, std::uint64_t bits) {
+            std::uint64_t& line = lines_[{at.first, index}];
+            line = covered ? line | bits : line & ~bits;
+        });
     }
 
   private:
+    static constexpr std::int64_t kLine = 64;
+
+    /// Calls `visit` with each line of memory that has some of the bytes, and their bits in it.
+    template <typename Visit>
+    static void in_lines(std::int64_t first, std::int64_t bytes, Visit&& visit) {
+        for (const std::int64_t end = first + bytes; first < end;) {
+            const std::int64_t bit = first & (kLine - 1),
+                               count = std::min(kLine - bit, end - first);
+            visit((first - bit) / kLine, ~std::uint64_t{0} >> (kLine - count) << bit);
+            first += count;
+        }
+    }
+
     std::map<std::pair<int, std::int64_t>, std::uint64_t> lines_;
 };
 
