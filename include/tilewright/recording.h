@@ -28,6 +28,9 @@ class Recording {
     /// owned memory that existed before, whose elements a repeat reads again, and its kernels are
     /// still loaded. On a GPU only the engine for Hopper GPUs can be repeated.
     bool complete() const;
+    /// Whether it is not complete because the operation launched kernels that later runs of it will
+    /// not, as first calls of attention do ("compact kernels"): a recording of one of these may be.
+    bool is_early() const;
     /// Repeats the launches on arrays at these addresses, on a GPU on the current stream. Only for
     /// complete recordings. False, and nothing is launched, where the operation has to run itself:
     /// while a graph is captured, on arrays of a GPU that are not aligned to 16 bytes, and once a

@@ -63,6 +63,12 @@ class Recorder {
     /// Counts launches on a GPU that a repeat makes again.
     void count_on_gpu(std::uint64_t count) { on_gpu_ += count; }
     void interrupt() { complete_ = false; }
+    /// A recording of a later run may be complete.
+    void postpone() {
+        early_ = true;
+        interrupt();
+    }
+    bool is_early() const { return early_; }
     /// Appends a tensor of new memory, which launches wrote, to the arrays. UserError of `op`,
     /// which calls it `name`, for any other tensor.
     void adopt(const char* op, const std::string& name, const Tensor& result);
@@ -90,6 +96,7 @@ class Recorder {
     std::int64_t memory_bytes_ = 0;
     std::uint64_t on_gpu_;  ///< launches of this thread that are recorded, and earlier ones
     bool complete_ = true;
+    bool early_ = false;
 };
 
 /// Sets this thread's recorder, which may be null, while it lives.
@@ -121,6 +128,11 @@ void convert(const Tensor& tensor, const Tensor& target);
 /// Called where a recording cannot be complete: the host reads, writes or depends on elements.
 inline void interrupt_recording() {
     if (Recorder* const recorder = Recorder::current()) recorder->interrupt();
+}
+
+/// Called where kernels run that later runs will not: their recordings may be complete.
+inline void postpone_recording() {
+    if (Recorder* const recorder = Recorder::current()) recorder->postpone();
 }
 
 }  // namespace tilewright::run

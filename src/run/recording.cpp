@@ -233,6 +233,7 @@ struct Recording::State {
     std::vector<run::RecordedLaunch> launches;
     std::int64_t memory_bytes = 0;
     bool complete = false;
+    bool early = false;
     Device device;
 };
 
@@ -298,7 +299,11 @@ Recording Recording::of(const std::vector<Tensor>& arrays, const Operation& oper
     const bool complete = recorder.complete() && repeats;
     return Recording(std::make_shared<State>(
         State{complete ? recorder.take_launches() : std::vector<run::RecordedLaunch>(),
-              recorder.memory_bytes(), complete, device}));
+              recorder.memory_bytes(), complete, recorder.is_early(), device}));
+}
+
+bool Recording::is_early() const {
+    return state_->early;
 }
 
 bool Recording::complete() const {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "attention/sm90/first_call.h"
 #include "attention/sm90/kernel_cache.h"
@@ -17,6 +18,7 @@
 #include "tests/attention/sm90_support.h"
 #include "tilewright/attention.h"
 #include "tilewright/first_calls.h"
+#include "tilewright/recording.h"
 #include "tilewright/run.h"
 #include "tilewright/scores.h"
 #include "tilewright/system.h"
@@ -108,6 +110,26 @@ TEST_F(CudaFirstCalls, RunCompactKernelsUntilTheOthersAreCompiled) {
     expect(forward, 0, 0);
     EXPECT_TRUE(becomes_full(backward));
     expect(backward, 0, 0);
+}
+
+TEST_F(CudaFirstCalls, OfCompactKernelsAreRecordedLater) {
+    const Setting on("TILEWRIGHT_COMPACT", "1"), slow("TW_FAKE_COMPILE_SECONDS", "1");
+    const AttentionOptions options = new_mod();
+    const std::vector arrays{x, Tensor::empty(bf16, {1, 1, 64, 64}, Device::cuda())};
+    const auto record = [&] {
+        return Recording::of(arrays, [&](const std::vector<Tensor>& a) {
+            attention_into({a[1], {}, {}}, a[0], a[0], a[0], options);
+        });
+    };
+    for (int i = 0; i < 2; ++i) {
+        const Recording early = record();
+        EXPECT_TRUE(early.is_early());
+        EXPECT_FALSE(early.complete());
+    }
+    EXPECT_TRUE(becomes_full([&] { record(); }));
+    const Recording later = record();
+    EXPECT_FALSE(later.is_early());
+    EXPECT_TRUE(later.complete());
 }
 
 TEST_F(CudaFirstCalls, QueueCompactKernelsForAMomentOnly) {

@@ -114,12 +114,11 @@ void Recordings::run(ffi::RemainingArgs operands, ffi::RemainingRets results,
         const CustomCall call = call_on({}, operands, results);
         std::vector<Tensor> arrays = call.operands;
         arrays.insert(arrays.end(), call.results.begin(), call.results.end());
-        known_.put(types,
-                   std::make_shared<const Recording>(
-                       Recording::of(arrays, [&](const std::vector<Tensor>& owned) {
-                           const auto middle = owned.begin() + std::ssize(call.operands);
-                           run({{owned.begin(), middle}, {middle, owned.end()}, call.device});
-                       })));
+        const Recording made = Recording::of(arrays, [&](const std::vector<Tensor>& owned) {
+            const auto middle = owned.begin() + std::ssize(call.operands);
+            run({{owned.begin(), middle}, {middle, owned.end()}, call.device});
+        });
+        if (!made.is_early()) known_.put(types, std::make_shared<const Recording>(made));
     }
     kept_types = std::move(types);
     kept_addresses = std::move(addresses);

@@ -121,8 +121,9 @@ void Calls::launch(Shape& shape, const Arguments& arguments, std::span<const DLT
     for (const DLTensor& result : results) arrays.push_back(tensor_of(result));
     if (!records) return run(arrays);
     Recording made = Recording::of(arrays, run);
-    if (!made.complete()) return;
     const std::scoped_lock lock(shape.mutex);
+    if (made.is_early()) --shape.tried;
+    if (!made.complete()) return;
     shape.recording = std::make_shared<const Recording>(std::move(made));
 }
 

@@ -208,7 +208,8 @@ std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
         return trials;
     }
     for (const int block_m : query_blocks(std::max(desc.query_dim, desc.value_dim)).trials) {
-        const BackwardConfig other{.block_m = block_m, .wide = trials.front().wide};
+        BackwardConfig other = trials.front();
+        other.block_m = block_m;
         if (other != trials.front()) trials.push_back(other);
     }
     return trials;

@@ -70,12 +70,12 @@ Kernels load_in_stages(const FirstCall& call, const std::string& variant, int de
     const std::pair<std::string, int> key{variant, device};
     if (const auto interim = interim_memo<Kernels>().find(key);
         interim && stays_compact(call, device, (*interim)->full)) {
-        run::interrupt_recording();
+        run::postpone_recording();
         return (*interim)->kernels;
     }
     const std::vector<cuda::CompileRequest> units = generate();
     if (begins_compact(call, variant, device, units)) {
-        run::interrupt_recording();  // later calls have other kernels
+        run::postpone_recording();
         try {
             const Kernels kernels = load(compact(units));
             compile_ahead(units);  // not at the same time, which would slow both down
