@@ -254,6 +254,37 @@ constexpr const char* kReductions =
     "%u = join_totals %z sum axis 0 reverse reads @c : f16[128] @row\n"
     "%v = scan %l max axis 0 exclusive : i16[32] @lanes\n";
 
+/// A recurrence over several warps, and one in a warp.
+const std::string kCombinations =
+    "operation of @associative_scan\n"
+    "%y = declare : f16[128] @row\n"
+    "%k = declare : i64[128] @row\n"
+    "%l = declare : i16[32] @lanes\n"
+    "%two = constant is 2 : i16\n"
+    "%f, %g = associative_scan %y, %k axis 0 reverse parts : f16[128] @row, i64[128] @row "
+    "{ (%fa: f16, %ga: i64, %fb: f16, %gb: i64)\n"
+    "%fp = mul %fa, %fb : f16\n"
+    "%gp = add %ga, %gb : i64\n"
+    "yield %fp, %gp\n"
+    "}\n"
+    "write_totals %f, %g axis 0 reverse combine writes @c writes @d\n"
+    "%u, %w = join_totals %f, %g axis 0 reverse combine reads @c reads @d : "
+    "f16[128] @row, i64[128] @row\n"
+    "%v = associative_scan %l axis 0 : i16[32] @lanes { (%va: i16, %vb: i16)\n"
+    "%vp = mul %va, %two : i16\n"
+    "%vq = sub %vb, %vp : i16\n"
+    "yield %vq\n"
+    "}\n";
+
+Program program_with_combinations() {
+    std::string body = kCombinations;
+    body.insert(0,
+                "layout @row shape [128] reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]\n"
+                "buffer @c dtype @u8 rows 1 columns 1024 slots 1 at -1\n"
+                "buffer @d dtype @u8 rows 1 columns 1024 slots 1 at -1\n");
+    return program_with(body);
+}
+
 /// With a buffer for the totals of 128 threads.
 Program program_with_reductions() {
     std::string body = kReductions;
@@ -384,6 +415,7 @@ TEST(ScheduleThreads, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
         {"V23", Level::split, "extents [32] vector", "pitch 32 extents [32] vector"},
         {"V23", Level::split, "extents [32] vector", "pitch 65 vector"},
         {"V23", Level::split, "vector 4", "vector 8"},
+        {"V23", Level::split, "extents [32] vector", "extents [32] within [0, 32] vector"},
     };
     const auto change = [](const Breach& breach, std::string& text) {
         text.insert(text.find("  buffer"),
@@ -392,6 +424,56 @@ TEST(ScheduleThreads, RulesOfTilesAreCheckedInProgramsThatBreakThem) {
     };
     expect_all_broken(
         breaches, [&](Level) { return program; }, change);
+}
+
+TEST(ScheduleThreads, FunctionsCombineRegistersThenLanesThenWarps) {
+    const std::string text = text_after_passes(program_with_combinations()).statements;
+    EXPECT_THAT(text, HasSubstr("    const auto f_combine = [&](const f32 fa, const i64 ga, f32& "
+                                "fb, i64& gb) {\n"));
+    EXPECT_THAT(text, HasSubstr("        const f32 fp = rounded(f16{}, fa * fb);\n"
+                                "        const i64 gp = ops::add(ga, gb);\n"
+                                "        const f32 f_y0 = fp;\n"
+                                "        const i64 f_y1 = gp;\n"
+                                "        fb = f_y0;\n"
+                                "        gb = f_y1;\n"
+                                "    };\n"));
+    // In reverse the higher register of a thread comes first.
+    EXPECT_THAT(text, HasSubstr("    f32 f_0 = y_0;\n"
+                                "    i64 g_0 = k_0;\n"
+                                "    f_combine(f_1, g_1, f_0, g_0);\n"));
+    EXPECT_THAT(text, HasSubstr("        if (f_lane >= 16) f_combine(up0, up1, f_0_0_sum0, "
+                                "f_0_0_sum1);\n"));
+    EXPECT_THAT(text, HasSubstr("    f_0_0_m1[warp * 32 + lane] = f_0_0_total1;\n"
+                                "    __syncthreads();\n"));
+    EXPECT_THAT(text, HasSubstr("    if (f_warp > 0) {\n"
+                                "        if (f_0_0_has) {\n"));
+    EXPECT_THAT(text, HasSubstr("ops::mul(va, i16(2))"));
+}
+
+TEST(ScheduleThreads, RulesOfFunctionsOfScansAreCheckedInProgramsThatBreakThem) {
+    const Breach breaches[] = {
+        {"V26", Level::split, "scan %y, %k axis 0", "scan %y, %k axis 1"},
+        {"V26", Level::split, "reverse parts", "reverse"},
+        {"V26", Level::split, "%l axis 0 : i16[32] @l", "%l axis 0 : i32[32] @l"},
+        {"V26", Level::split, "%va : i16, %vb : i16", "%va : i16, %vb : i32"},
+        {"V26", Level::split, "%va : i16, %vb : i16", "%va : i16, %vb : i16, %vc : i16"},
+        {"V26", Level::split, "yield %vq", "yield %vq, %vp"},
+        {"V26", Level::split, "yield %fp, %gp", "yield %gp, %fp"},
+        {"V26", Level::split, "    yield %vq\n", ""},
+        {"V26", Level::split, "%vq = sub %vb, %vp : i16\n",
+         "%vq = sub %vb, %vp : i16\n comment text \"a\"\n"},
+        {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
+         "reg [1] lane [4, 2, 8, 16, 32] warp [64, 0]"},
+        {"V27", Level::split, "reverse combine writes", "reverse writes"},
+        {"V27", Level::split, "reverse combine reads", "reverse reads"},
+        {"V27", Level::split, "axis 0 reverse combine reads", "axis 0 combine reads"},
+        {"V27", Level::split, "reads @c reads @d", "reads @d reads @c"},
+        {"V27", Level::split, "@d dtype @u8 rows 1 columns 1024",
+         "@d dtype @u8 rows 1 columns 512"},
+        {"V27", Level::split, "write_totals %f, %g", "write_totals %g, %f"},
+    };
+    expect_all_broken(
+        breaches, [&](Level) { return program_with_combinations(); }, apply);
 }
 
 TEST(ScheduleThreads, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {

@@ -17,7 +17,8 @@ using ir::Value;
 
 Layout scan_layout(const KernelFacts& facts, const Instruction& made) {
     const ir::Shape& shape = facts.type(made.result()).shape;
-    const int axis = made.get<ir::ReduceAttributes>().axis;
+    const int axis = made.op == Op::scan ? made.get<ir::ReduceAttributes>().axis
+                                         : made.get<ir::CombineAttributes>().axis;
     Layout layout(shape, facts.warps());
     const int bits = cover(shape[axis]).bits;
     const int lanes = std::min(5, std::max(0, bits - 2));
@@ -202,7 +203,15 @@ Layouts assign_layouts(const KernelFacts& facts, const DotPlans& dot_plans,
     });
     for (const Instruction* dot : dots) seed(dot->result(), dot_plans.at(dot).accumulator);
     ir::walk(function.body, [&](const Instruction& made) {
-        if (made.op == Op::scan) seed(made.result(), scan_layout(facts, made));
+        if (made.op != Op::scan && made.op != Op::associative_scan) return;
+        const Layout layout = scan_layout(facts, made);
+        for (const Value result : made.results) seed(result, layout);
+        // Rows are read as they are scanned: a thread's neighbours are vectors, and no element has
+        // to move.
+        if (made.op == Op::scan ||
+            made.get<ir::CombineAttributes>().axis + 1 != layout.shape.rank())
+            return;
+        for (std::size_t i = 0; i < made.results.size(); ++i) seed(made.operands[i], layout);
     });
     std::stable_sort(
         accesses.begin(), accesses.end(),

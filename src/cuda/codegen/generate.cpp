@@ -8,12 +8,14 @@
 #include "cuda/codegen/dot_plan.h"
 #include "cuda/codegen/layout.h"
 #include "cuda/codegen/lower_kernel.h"
+#include "cuda/codegen/lower_scans.h"
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/print_cuda.h"
 #include "ir/passes/expand_scans.h"
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
+#include "ir/passes/stream_scans.h"
 #include "support/check.h"
 #include "support/debug_log.h"
 
@@ -27,6 +29,7 @@ constexpr std::int64_t kMaxTile = 65536;         // elements: 128 registers of 5
 constexpr std::int64_t kMaxAccumulator = 32768;  // f32 elements of a dot
 constexpr std::int64_t kMaxOperandBytes = 65536;
 constexpr int kMaxWarps = 16;
+constexpr std::int64_t kScanned = 4096;  // elements of a piece of a long line: 8 a thread
 
 struct Size {
     std::string_view arch;
@@ -100,7 +103,8 @@ bool has_sorts(const ir::Function& kernel) {
 /// Does every element of what an instruction reads or writes pass through shared memory, perhaps?
 bool moves_elements(const ir::Instruction& made) {
     return made.op == Op::transpose || made.op == Op::reshape || made.op == Op::concatenate ||
-           made.op == Op::scan || is_sort(made) || has_index_tiles(made);
+           made.op == Op::scan || made.op == Op::associative_scan || is_sort(made) ||
+           has_index_tiles(made);
 }
 
 /// True when a tile fits threads but would not fit shared memory where it must be there, or would
@@ -146,6 +150,13 @@ bool has_wide_tiles(const ir::Function& kernel) {
     return wide;
 }
 
+bool has_functions(const ir::Function& kernel) {
+    bool found = false;
+    ir::walk(kernel.body,
+             [&](const ir::Instruction& made) { found |= made.op == Op::associative_scan; });
+    return found;
+}
+
 /// Does a loop of the kernel load tiles, which take registers when prefetched?
 bool loads_in_loops(const ir::Function& kernel) {
     bool found = false;
@@ -159,7 +170,7 @@ bool loads_in_loops(const ir::Function& kernel) {
 }
 
 /// Warps for a kernel without a hint: about 64 accumulators, or 32 elements a thread, 16 where
-/// loops load tiles, 8 where they are sorted.
+/// loops load tiles or rows are scanned with functions, 8 where they are sorted.
 int choose_warps(const ir::Function& kernel) {
     if (kernel.hints.num_warps > 0) {
         int warps = 1;
@@ -183,7 +194,9 @@ int choose_warps(const ir::Function& kernel) {
         }
         return warps;
     }
-    const int elements = has_sorts(kernel) ? 8 : loads_in_loops(kernel) ? 16 : 32;
+    const int elements = has_sorts(kernel)                                 ? 8
+                         : loads_in_loops(kernel) || has_functions(kernel) ? 16
+                                                                           : 32;
     while (warps < kMaxWarps && tile > std::int64_t{warps} * 32 * elements) warps *= 2;
     return warps;
 }
@@ -262,7 +275,14 @@ Target target_of(const std::string& arch) {
 }
 
 ir::Function prepare(ir::Function kernel) {
-    ir::expand_scans(kernel);
+    ir::expand_scans(kernel, [&](const ir::Instruction& scan) {
+        const std::string reason = no_combine_text(scan);
+        if (!reason.empty()) {
+            debug_log("cuda", "slow path: {}: a scan is done in steps of slices: {}", kernel.name,
+                      reason);
+        }
+        return !reason.empty();
+    });
     ir::optimise(kernel);
     const bool must = is_too_large(kernel);
     if (!must && !is_better_cut(kernel)) return kernel;
@@ -273,10 +293,23 @@ ir::Function prepare(ir::Function kernel) {
     options.k_chunk = wide ? 16 : 32;
     options.max_tile_elements = wide ? 4096 : 16384;
     ir::Function cut = kernel;
-    const ir::RetileReport report = must ? ir::retile(cut, options) : ir::try_retile(cut, options);
-    if (!report.refusal.empty()) return kernel;  // it may fit uncut
-    ir::optimise(cut);
-    return cut;
+    if (ir::try_retile(cut, options).refusal.empty()) {
+        ir::optimise(cut);
+        return cut;
+    }
+    const ir::StreamScansReport streamed = ir::stream_scans(cut, wide ? kScanned / 2 : kScanned);
+    if (streamed.changed()) {
+        ir::optimise(cut);
+        // Few elements a thread, so that all loads can be an iteration ahead.
+        if (cut.hints.num_warps == 0) cut.hints.num_warps = kMaxWarps;
+        return cut;
+    }
+    if (!streamed.refusal.empty()) {
+        debug_log("cuda", "{}: scans are not done piece by piece: {}", kernel.name,
+                  streamed.refusal);
+    }
+    if (must) ir::retile(cut, options);  // says why not
+    return kernel;                       // it may fit uncut
 }
 
 Generated generate(const ir::Function& kernel, const Target& target) {

@@ -1,4 +1,4 @@
-// Reductions, scans and printing: operations across registers, lanes and warps.
+// Reductions: operations across registers, lanes and warps.
 #include "cuda/codegen/lower_lanes.h"
 
 #include <algorithm>
@@ -6,7 +6,6 @@
 
 #include "cuda/codegen/lower_ahead.h"
 #include "cuda/codegen/lower_values.h"
-#include "cuda/schedule/scan_lines.h"
 
 namespace tilewright::cuda {
 
@@ -106,32 +105,6 @@ Held join_lanes(Lowering& cx, const Instruction& sum, const Held& carry) {
         cx.append(schedule::make(schedule::Op::join_lanes, {carry.value}));
     join.with("lanes", lanes_of_sum(cx, sum));
     return cx.result_of(join, "", carry.layout, cx.program.type(carry.value).type.dtype);
-}
-
-void lower_scan(Lowering& cx, const Instruction& made) {
-    const auto axis = static_cast<std::size_t>(made.get<ir::ReduceAttributes>().axis);
-    const Value result = made.result();
-    const DType dtype = cx.type(result).dtype;
-    const Layout layout = scan_layout(cx.facts, made);
-    const schedule::Value elements = value_in(cx, made.operands[0], layout);
-    const std::string base = fmt::format("v{}", result.id);
-    const bool across = std::any_of(layout.warp.begin(), layout.warp.end(),
-                                    [&](auto basis) { return layout.unpack(basis)[axis] != 0; });
-    schedule::Instruction same = schedule::tile_instruction(cx.function, made);
-    same.operands = {elements};
-    if (!across) return cx.hold(result, cx.result_of(cx.append(same), base, layout, dtype));
-    schedule::Instruction& scan = cx.append(same);
-    const schedule::Value parts =
-        cx.result_of(scan.flag("parts"), base, layout, schedule::combined_dtype(dtype)).value;
-    const int id = cx.buffer(std::ssize(schedule::lines_of_scan(layout, same)) * 32 * cx.warps *
-                             schedule::kScanSlot);
-    schedule::Instruction& write = cx.append(schedule::make(schedule::Op::write_totals, {parts}));
-    write.attributes = same.attributes;
-    write.with_symbol("writes", buffer_name(id));
-    schedule::Instruction& join = cx.append(schedule::make(schedule::Op::join_totals, {parts}));
-    join.attributes = same.attributes;
-    join.with_symbol("reads", buffer_name(id));
-    cx.hold(result, cx.result_of(join, base + "s", layout, dtype));
 }
 
 }  // namespace tilewright::cuda

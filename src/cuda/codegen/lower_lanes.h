@@ -1,4 +1,4 @@
-// Operations across registers, lanes and warps: reductions and scans.
+// Operations across registers, lanes and warps: reductions.
 #pragma once
 
 #include "cuda/codegen/lowering.h"
@@ -13,6 +13,5 @@ void read_warp_parts(Lowering& cx);
 void keep_first_lane(Lowering& cx, const ir::Instruction& sum, const Held& carry);
 /// Adds these parts in all of the lanes.
 Held join_lanes(Lowering& cx, const ir::Instruction& sum, const Held& carry);
-void lower_scan(Lowering& cx, const ir::Instruction& made);
 
 }  // namespace tilewright::cuda

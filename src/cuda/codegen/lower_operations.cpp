@@ -9,6 +9,7 @@
 #include "cuda/codegen/lower_loops.h"
 #include "cuda/codegen/lower_memory.h"
 #include "cuda/codegen/lower_print.h"
+#include "cuda/codegen/lower_scans.h"
 #include "cuda/codegen/lower_shared.h"
 #include "cuda/codegen/lower_sort.h"
 #include "cuda/codegen/lower_values.h"
@@ -85,6 +86,8 @@ void lower_operation(Lowering& cx, const Instruction& made) {
             return lower_reduce(cx, made);
         case Op::scan:
             return lower_scan(cx, made);
+        case Op::associative_scan:
+            return lower_associative_scan(cx, made);
         case Op::sort:
         case Op::argsort:
             return lower_sort(cx, made);

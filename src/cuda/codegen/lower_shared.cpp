@@ -34,6 +34,7 @@ void add_place(schedule::Instruction& made, const TilePlace& place) {
     if (!place.steps.empty()) made.with("steps", place.steps);
     if (place.vector > 1) made.with("vector", place.vector);
     if (place.guarded) made.flag("guarded");
+    if (!place.within.empty()) made.with("within", place.within);
 }
 
 void add_rows(schedule::Instruction& made, const SharedTile& tile) {
@@ -129,9 +130,16 @@ void lower_slice(Lowering& cx, const Instruction& made) {
     TilePlace read = row_major(from.shape);
     read.starts.assign(attributes.starts.begin(), attributes.starts.end());
     read.steps.assign(attributes.strides.begin(), attributes.strides.end());
+    TilePlace written = row_major(from.shape);
+    for (std::size_t axis = 0; axis < attributes.starts.size(); ++axis) {
+        const std::int64_t start = attributes.starts[axis];
+        written.within.push_back(start);
+        written.within.push_back(start + (attributes.sizes[axis] - 1) * attributes.strides[axis] +
+                                 1);
+    }
     cx.hold(made.result(),
-            through_shared(cx, {held_anywhere(cx, source)}, row_major(from.shape),
-                           cx.home(made.result()), read, from.shape.size(), from.dtype));
+            through_shared(cx, {held_anywhere(cx, source)}, written, cx.home(made.result()), read,
+                           from.shape.size(), from.dtype));
 }
 
 void lower_concatenate(Lowering& cx, const Instruction& made) {

@@ -10,8 +10,9 @@ namespace tilewright::cuda {
 struct TilePlace {
     std::int64_t pitch = 0;
     std::vector<std::int64_t> extents, starts = {}, steps = {};
-    int vector = 1;        ///< contiguous registers
-    bool guarded = false;  ///< phantoms have no element
+    int vector = 1;                         ///< contiguous registers
+    bool guarded = false;                   ///< phantoms have no element
+    std::vector<std::int64_t> within = {};  ///< of each axis the first element and the end; or all
 };
 /// Row-major in a tile of this shape.
 TilePlace row_major(const ir::Shape& shape);

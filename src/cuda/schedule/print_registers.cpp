@@ -15,6 +15,25 @@ std::string joined(const Names& names, int first, int count) {
     return fmt::format("{}", fmt::join(std::span(names).subspan(first, count), ", "));
 }
 
+/// Has any thread a register's element inside of these bounds? For each axis: have all of them?
+bool is_within(const Layout& layout, int reg, int warps, const std::vector<std::int64_t>& bounds,
+               std::vector<bool>& always) {
+    const Coordinates at = layout.register_coordinates(reg);
+    bool any = false;
+    always.assign(bounds.size() / 2, true);
+    for (int thread = 0; thread < 32 * warps; ++thread) {
+        const Coordinates part = layout.thread_coordinates(thread % 32, thread / 32);
+        bool all = true;
+        for (std::size_t axis = 0; axis < always.size(); ++axis) {
+            const std::int64_t place = at[axis] + part[axis];
+            const bool inside = place >= bounds[2 * axis] && place < bounds[2 * axis + 1];
+            if (!inside) all = always[axis] = false;
+        }
+        any |= all;
+    }
+    return any;
+}
+
 }  // namespace
 
 void ThreadPrinter::elementwise(const Instruction& made) {
@@ -175,14 +194,25 @@ void ThreadPrinter::write_tile(const Instruction& made) {
     const std::string storage = storage_type(dtype_in_memory(p_, made, made.operands[0]));
     const std::string base = pointer(buffer);
     const int vector = static_cast<int>(made.number("vector", 1));
+    const std::vector<std::int64_t>& bounds = made.list("within");
+    std::vector<bool> always;
     line("auto* const {} = reinterpret_cast<{}*>(memory + {});", base, storage, buffer);
     for (std::size_t part = 0; part < made.operands.size(); ++part) {
         const Layout& from = layout(made.operands[part]);
         const Names& elements = registers(made.operands[part]);
         const std::string own = owner(from);
         for (int r = 0; r < from.registers(); r += vector) {
-            const std::string inside =
-                made.has("guarded") ? both(own, positions_.inside(from, r)) : own;
+            std::string inside = made.has("guarded") ? both(own, positions_.inside(from, r)) : own;
+            if (!bounds.empty()) {
+                if (!is_within(from, r, p_.warps(), bounds, always)) continue;
+                for (std::size_t axis = 0; axis < always.size(); ++axis) {
+                    if (always[axis]) continue;
+                    const std::string position = positions_.of(from, static_cast<int>(axis),
+                                                               from.register_coordinates(r)[axis]);
+                    inside = both(inside, fmt::format("{0} >= {1} && {0} < {2}", position,
+                                                      bounds[2 * axis], bounds[2 * axis + 1]));
+                }
+            }
             line("{}store_vector<{}>({} + ({}), {});", where(inside), storage, base,
                  place(made, from, r, part), joined(elements, r, vector));
         }

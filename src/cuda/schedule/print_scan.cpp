@@ -5,15 +5,6 @@
 #include "cuda/schedule/thread_printer.h"
 
 namespace tilewright::cuda::schedule {
-namespace {
-
-int count_along(const Layout& layout, const std::vector<std::uint64_t>& bases, int axis) {
-    int count = 0;
-    for (const std::uint64_t basis : bases) count += layout.unpack(basis)[axis] != 0 ? 1 : 0;
-    return count;
-}
-
-}  // namespace
 
 /// A scan whose variables are named after the value `base`.
 struct ThreadPrinter::Scan {
@@ -138,6 +129,7 @@ void ThreadPrinter::scan(const Instruction& made) {
 }
 
 void ThreadPrinter::write_totals(const Instruction& made) {
+    if (made.has("combine")) return write_combined(made);
     const Value parts = made.operands[0];
     const Scan scan(made, layout(parts), dtype(parts), p_.value_name(parts));
     for (std::size_t i = 0; i < scan.lines.size(); ++i) {
@@ -151,6 +143,7 @@ void ThreadPrinter::write_totals(const Instruction& made) {
 }
 
 void ThreadPrinter::join_totals(const Instruction& made) {
+    if (made.has("combine")) return join_combined(made);
     const Value parts = made.operands[0];
     const Scan scan(made, layout(parts), dtype(parts), p_.value_name(parts));
     const int last = (1 << scan.warps) - 1;

@@ -114,6 +114,7 @@ void ThreadPrinter::instruction(const Instruction& made) {
 void ThreadPrinter::tile(const Instruction& made) {
     if (made.is(ir::Op::reduce)) return reduce(made);
     if (made.is(ir::Op::scan)) return scan(made);
+    if (made.is(ir::Op::associative_scan)) return combine_scan(made);
     if (made.is(ir::Op::load)) return load(made);
     if (made.is(ir::Op::store)) return store(made);
     if (ir::is_access(made.tile)) return atomic(made);

@@ -401,6 +401,12 @@ Instruction tile_instruction(const ir::Function& function, const ir::Instruction
             if (reduce.exclusive) same.flag("exclusive");
             break;
         }
+        case ir::Op::associative_scan: {
+            const auto& combine = made.get<ir::CombineAttributes>();
+            same.with("axis", combine.axis);
+            if (combine.reverse) same.flag("reverse");
+            break;
+        }
         case ir::Op::iota:
         case ir::Op::program_id:
         case ir::Op::num_programs:

@@ -85,8 +85,8 @@ enum class Op : std::uint8_t {
     narrow,          ///< tile in f32 -> its elements rounded to the result's dtype
     write_parts,     ///< value[, index]: what each warp has reduced, to `writes`
     join_parts,      ///< value[, index] -> the same registers, reduced over the warps
-    write_totals,    ///< scan: the last elements of what each thread has scanned, to `writes`
-    join_totals,     ///< scan -> the elements after those of other warps
+    write_totals,    ///< scan ..: the last elements of what each thread has scanned, to `writes`
+    join_totals,     ///< scan .. -> the elements after those of other warps
     fill_lines,      ///< -> lines in `writes`, of words that come after all others
     write_lines,     ///< tile[, lines] -> its elements as words, in lines in `writes`
     sort_lines,      ///< lines -> the same, each in order

@@ -204,7 +204,8 @@ void RegisterNames::define(const Instruction& made) {
             names_[made.results[i].id] = of(made.operands[i]);
             distinct_[made.results[i].id] = true;
         }
-    } else if (made.is(ir::Op::reduce) || made.is(ir::Op::scan)) {
+    } else if (made.is(ir::Op::reduce) || made.is(ir::Op::scan) ||
+               made.is(ir::Op::associative_scan) || made.is(Op::join_totals)) {
         for (const Value one : made.results) {
             names_[one.id] = numbered_registers(one);
             distinct_[one.id] = true;

@@ -5,6 +5,12 @@
 
 namespace tilewright::cuda::schedule {
 
+int count_along(const Layout& layout, const std::vector<std::uint64_t>& bases, int axis) {
+    int count = 0;
+    for (const std::uint64_t basis : bases) count += layout.unpack(basis)[axis] != 0 ? 1 : 0;
+    return count;
+}
+
 std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan) {
     const auto axis = static_cast<std::size_t>(scan.number("axis"));
     const bool reverse = scan.has("reverse");

@@ -15,6 +15,8 @@ struct ScanLine {
     std::vector<int> registers;
 };
 inline constexpr std::int64_t kScanSlot = 8;  ///< bytes for a thread's total of a line
+/// How many of the bases move along an axis.
+int count_along(const Layout& layout, const std::vector<std::uint64_t>& bases, int axis);
 std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan);
 
 }  // namespace tilewright::cuda::schedule

@@ -1,8 +1,8 @@
 // Prints a program without roles as CUDA C++: print_threads.cpp has statements and control flow,
 // print_registers.cpp values in registers and their ways through shared memory, print_lanes.cpp
-// reductions, print_scan.cpp scans, print_sort.cpp sorts, print_debug.cpp what kernels print,
-// print_arrays.cpp accesses to arrays, print_copies.cpp copies of arrays to shared memory,
-// print_dots.cpp products.
+// reductions, print_scan.cpp scans, print_combine.cpp those with functions, print_sort.cpp sorts,
+// print_debug.cpp what kernels print, print_arrays.cpp accesses to arrays, print_copies.cpp copies
+// of arrays to shared memory, print_dots.cpp products.
 #pragma once
 
 #include <fmt/format.h>
@@ -101,6 +101,21 @@ class ThreadPrinter {
     void scan_lanes(const Scan& scan, std::size_t line, const Names& elements, const Names& sums);
     void finish_line(const Scan& scan, std::size_t line, const Names& sums, Value result,
                      std::string total);
+    void combine_scan(const Instruction& made);
+    void write_combined(const Instruction& made);
+    void join_combined(const Instruction& made);
+    struct CombineScan;
+    /// A function that combines variables of what comes after with what comes before.
+    void combining_function(const Instruction& made, const CombineScan& scan);
+    /// As scan_lanes and finish_line, for tuples; `earlier` precedes what precedes a line.
+    void combine_lanes(const CombineScan& scan, std::size_t line,
+                       const std::vector<Names>& elements, const std::vector<Names>& sums,
+                       bool parts);
+    void precede(const CombineScan& scan, std::size_t line, const Names& earlier);
+    void finish_combined(const CombineScan& scan, std::size_t line, const std::vector<Names>& sums,
+                         const std::vector<Value>& results, const Names& total);
+    static Names total_of(const CombineScan& scan, std::size_t line,
+                          const std::vector<Names>& sums);
     void clear(const Instruction& made);
     void narrow(const Instruction& made);
 

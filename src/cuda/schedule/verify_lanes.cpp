@@ -61,8 +61,7 @@ Broken broken_reduction(const Program& p, const Instruction& made) {
 }
 
 /// A scan goes from register to register, then from lane to lane, then from warp to warp.
-Broken broken_scan(const Program& p, const Instruction& made) {
-    const Value source = made.operands.at(0), result = made.result();
+Broken broken_scan(const Program& p, const Instruction& made, Value source, Value result) {
     const std::string& name = p.value_name(result);
     if (!has_axis(p, made, source)) return broken("%{} is not scanned along an axis", name);
     const Layout layout = layout_in(p, source);
@@ -70,7 +69,8 @@ Broken broken_scan(const Program& p, const Instruction& made) {
         return broken("%{} has another layout than %{}", name, p.value_name(source));
     }
     const DType from = p.type(source).type.dtype, to = p.type(result).type.dtype;
-    if (to != (made.has("parts") ? combined_dtype(from) : from)) {
+    const bool widens = made.has("parts") && made.is(ir::Op::scan);
+    if (to != (widens ? combined_dtype(from) : from)) {
         return broken("%{} has another dtype than the elements of %{}", name, p.value_name(source));
     }
     const int axis = axis_of(made);
@@ -96,6 +96,38 @@ Broken broken_scan(const Program& p, const Instruction& made) {
     return std::nullopt;
 }
 
+/// The function of a scan is a block: it takes the elements before and those after, and yields as
+/// many, from scalars alone.
+Broken broken_function(const Program& p, const Instruction& made) {
+    const std::string& name = p.value_name(made.result());
+    const std::size_t count = made.results.size();
+    if (made.operands.size() != count || made.blocks.size() != 1 ||
+        made.blocks[0].arguments.size() != 2 * count || made.blocks[0].body.empty()) {
+        return broken("%{} has no function of two elements each", name);
+    }
+    const auto is_element = [&](Value value, std::size_t of) {
+        return !p.is_tile(value) &&
+               p.type(value).type.dtype == p.type(made.results[of % count]).type.dtype;
+    };
+    for (std::size_t i = 0; i < 2 * count; ++i) {
+        if (!is_element(made.blocks[0].arguments[i], i)) {
+            return broken("%{} is no element of what %{} scans",
+                          p.value_name(made.blocks[0].arguments[i]), name);
+        }
+    }
+    const Instruction& last = made.blocks[0].body.back();
+    bool yields = last.is(ir::Op::yield) && last.operands.size() == count;
+    for (std::size_t i = 0; yields && i < count; ++i) yields = is_element(last.operands[i], i);
+    if (!yields) return broken("the function of %{} does not yield its elements", name);
+    for (const Instruction& inner : made.blocks[0].body) {
+        if (&inner == &last || inner.is(ir::Op::constant)) continue;
+        if (inner.op != Op::tile || !ir::is_elementwise(inner.tile) || p.is_tile(inner.result())) {
+            return broken("the function of %{} has more than elementwise operations", name);
+        }
+    }
+    return std::nullopt;
+}
+
 /// What has `parts`, and how it is completed.
 using Parts = std::map<Value, const Instruction*>;
 
@@ -104,7 +136,7 @@ Broken broken_transfer(const Program& p, const Instruction& made, const Parts& p
     const bool scans = made.is(Op::write_totals) || made.is(Op::join_totals);
     const auto found = parts.find(made.operands.at(0));
     const std::string& name = p.value_name(made.operands[0]);
-    if (found == parts.end() || found->second->is(ir::Op::scan) != scans) {
+    if (found == parts.end() || found->second->is(ir::Op::reduce) == scans) {
         return broken("%{} has no parts of a {}", name, scans ? "scan" : "reduction");
     }
     const Instruction& origin = *found->second;
@@ -115,6 +147,9 @@ Broken broken_transfer(const Program& p, const Instruction& made, const Parts& p
     if (scans) {
         if (axis_of(made) != axis_of(origin) || made.has("reverse") != origin.has("reverse")) {
             return broken("%{} is scanned in another order", name);
+        }
+        if (made.has("combine") != origin.is(ir::Op::associative_scan)) {
+            return broken("%{} is scanned by another operation", name);
         }
         if (!made.results.empty() && made.has("exclusive") != origin.has("exclusive")) {
             return broken("%{} is scanned with other elements", name);
@@ -137,7 +172,7 @@ Broken broken_transfer(const Program& p, const Instruction& made, const Parts& p
     }
     for (std::size_t i = 0; i < made.results.size(); ++i) {
         ValueType joined = p.type(made.results[i]);
-        if (scans) joined.type.dtype = combined_dtype(joined.type.dtype);
+        if (scans && !made.has("combine")) joined.type.dtype = combined_dtype(joined.type.dtype);
         if (made.results.size() != made.operands.size() || joined != p.type(made.operands[i])) {
             return broken("%{} has another type than %{}", p.value_name(made.results[i]), name);
         }
@@ -150,7 +185,16 @@ Broken broken_transfer(const Program& p, const Instruction& made, const Parts& p
 Broken reductions(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (made.is(ir::Op::reduce)) return broken_reduction(p, made);
-        if (made.is(ir::Op::scan)) return broken_scan(p, made);
+        if (made.is(ir::Op::scan)) {
+            return broken_scan(p, made, made.operands.at(0), made.result());
+        }
+        if (made.is(ir::Op::associative_scan)) {
+            Broken found = broken_function(p, made);
+            for (std::size_t i = 0; !found && i < made.results.size(); ++i) {
+                found = broken_scan(p, made, made.operands[i], made.results[i]);
+            }
+            return found;
+        }
         if (made.is(Op::narrow)) {
             const ValueType &from = p.type(made.operands.at(0)), &to = p.type(made.result());
             if (from.layout != to.layout || from.type.dtype != combined_dtype(to.type.dtype) ||

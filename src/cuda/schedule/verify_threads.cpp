@@ -59,6 +59,10 @@ Broken broken_place(const Program& p, const Instruction& made, Value value,
         return broken("%{} is larger than @{}", p.value_name(value), buffer);
     }
     const std::int64_t vector = made.number("vector", 1);
+    if (made.has("within") && (made.list("within").size() != 2 * rank || vector > 1)) {
+        return broken("what is left out of %{} is not given by elements and axes",
+                      p.value_name(value));
+    }
     if (vector > 1 && (vector > vector_length(layout, static_cast<int>(rank) - 1) ||
                        vector * bytes > 16 || made.number("pitch") % vector != 0)) {
         return broken("%{} does not have {} neighbours in rows", p.value_name(value), vector);

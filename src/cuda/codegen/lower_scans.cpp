@@ -1,0 +1,133 @@
+// Scans: operations across registers, lanes and warps.
+#include "cuda/codegen/lower_scans.h"
+
+#include <map>
+#include <utility>
+
+#include "cuda/codegen/lower_values.h"
+#include "cuda/schedule/scan_lines.h"
+#include "ir/passes/pipeline.h"
+
+namespace tilewright::cuda {
+
+using ir::Instruction;
+using ir::Value;
+
+namespace {
+
+constexpr std::size_t kMaxValues = 8;  // of a tuple: each takes registers and shuffles of its own
+
+/// The function of a scan without calls and constants of its own to compute.
+ir::Function combine_of(const Instruction& scan) {
+    ir::Function mod = *scan.get<ir::CombineAttributes>().combine;
+    ir::optimise(mod);
+    return mod;
+}
+
+}  // namespace
+
+void lower_scan(Lowering& cx, const Instruction& made) {
+    const int axis = made.get<ir::ReduceAttributes>().axis;
+    const Value result = made.result();
+    const DType dtype = cx.type(result).dtype;
+    const Layout layout = scan_layout(cx.facts, made);
+    const schedule::Value elements = value_in(cx, made.operands[0], layout);
+    const std::string base = fmt::format("v{}", result.id);
+    const bool across = schedule::count_along(layout, layout.warp, axis) > 0;
+    schedule::Instruction same = schedule::tile_instruction(cx.function, made);
+    same.operands = {elements};
+    if (!across) return cx.hold(result, cx.result_of(cx.append(same), base, layout, dtype));
+    schedule::Instruction& scan = cx.append(same);
+    const schedule::Value parts =
+        cx.result_of(scan.flag("parts"), base, layout, schedule::combined_dtype(dtype)).value;
+    const int id = cx.buffer(std::ssize(schedule::lines_of_scan(layout, same)) * 32 * cx.warps *
+                             schedule::kScanSlot);
+    schedule::Instruction& write = cx.append(schedule::make(schedule::Op::write_totals, {parts}));
+    write.attributes = same.attributes;
+    write.with_symbol("writes", buffer_name(id));
+    schedule::Instruction& join = cx.append(schedule::make(schedule::Op::join_totals, {parts}));
+    join.attributes = same.attributes;
+    join.with_symbol("reads", buffer_name(id));
+    cx.hold(result, cx.result_of(join, base + "s", layout, dtype));
+}
+
+std::string no_combine_text(const Instruction& scan) {
+    if (scan.results.size() > kMaxValues) {
+        return fmt::format("it combines {} values, more than {}", scan.results.size(), kMaxValues);
+    }
+    const ir::Function mod = combine_of(scan);
+    for (const Instruction& made : mod.body.body) {
+        if (made.op == ir::Op::constant || made.op == ir::Op::yield) continue;
+        if (!ir::is_elementwise(made.op)) {
+            return fmt::format("its function has `{}`, which is not elementwise", name(made.op));
+        }
+    }
+    return "";
+}
+
+void lower_associative_scan(Lowering& cx, const Instruction& made) {
+    const ir::Function mod = combine_of(made);
+    const Layout layout = scan_layout(cx.facts, made);
+    const std::size_t count = made.results.size();
+    const std::string base = fmt::format("v{}", made.result().id);
+    schedule::Instruction scan = schedule::tile_instruction(cx.function, made);
+    const bool across =
+        schedule::count_along(layout, layout.warp, static_cast<int>(scan.number("axis"))) > 0;
+    schedule::Instruction write = schedule::make(schedule::Op::write_totals, {});
+    write.attributes = scan.attributes;
+    write.flag("combine");
+    schedule::Instruction join = schedule::make(schedule::Op::join_totals, {});
+    join.attributes = write.attributes;
+    for (std::size_t i = 0; i < count; ++i) {
+        scan.operands.push_back(value_in(cx, made.operands[i], layout));
+    }
+    // Elements are arguments of the block; values that the function captures are visible in it.
+    schedule::Block& body = scan.blocks.emplace_back();
+    std::map<Value, schedule::Value> known;
+    for (std::size_t i = 0; i < mod.parameters().size(); ++i) {
+        const Value parameter = mod.parameters()[i];
+        if (i >= 2 * count) {
+            known[parameter] = scalar_of(cx, made.operands[i - count]);
+            continue;
+        }
+        body.arguments.push_back(
+            cx.add(fmt::format("{}{}{}", base, i < count ? "a" : "b", i % count),
+                   cx.scalar_layout(), mod.type(parameter).dtype));
+        known[parameter] = body.arguments.back();
+    }
+    for (const Instruction& inner : mod.body.body) {
+        schedule::Instruction same = schedule::tile_instruction(mod, inner);
+        for (const Value operand : inner.operands) same.operands.push_back(known.at(operand));
+        for (const Value result : inner.results) {
+            known[result] = cx.add(fmt::format("{}f{}", base, result.id), cx.scalar_layout(),
+                                   mod.type(result).dtype);
+            same.results.push_back(known[result]);
+        }
+        body.body.push_back(std::move(same));
+    }
+    const auto add_results = [&](schedule::Instruction& of, const char* suffix) {
+        for (const Value result : made.results) {
+            of.results.push_back(
+                cx.add(fmt::format("v{}{}", result.id, suffix), layout, cx.type(result).dtype));
+        }
+        return of.results;
+    };
+    std::vector<schedule::Value> results = add_results(scan, "");
+    if (across) scan.flag("parts");
+    const std::int64_t lines = std::ssize(schedule::lines_of_scan(layout, scan));
+    cx.append(std::move(scan));
+    if (across) {
+        write.operands = join.operands = results;
+        for (std::size_t i = 0; i < count; ++i) {
+            const int id = cx.buffer(lines * 32 * cx.warps * schedule::kScanSlot);
+            write.with_symbol("writes", buffer_name(id));
+            join.with_symbol("reads", buffer_name(id));
+        }
+        results = add_results(join, "s");
+        cx.append(std::move(write));
+        cx.append(std::move(join));
+    }
+    for (std::size_t i = 0; i < count; ++i) cx.hold(made.results[i], {layout, results[i]});
+}
+
+}  // namespace tilewright::cuda
