@@ -240,6 +240,60 @@ func @running(%x: ref<f32[7, 300]>, %h: ref<bf16[7, 300]>, %a: ref<f32[7, 300]>,
             8e-3};
 }
 
+/// Recurrences along rows and down columns, and along rows that are done piece by piece.
+inline std::vector<CudaProgram> recurrence_programs() {
+    const std::string maps = R"(
+func @maps(%a: i32, %b: i32, %c: i32, %d: i32) {
+  %p = mul %a, %c : i32
+  %q = mul %b, %c : i32
+  %r = add %q, %d : i32
+  yield %p, %r
+}
+)";
+    const std::string halves = R"(
+func @halves(%a: bf16, %b: bf16, %c: bf16, %d: bf16, %rate: bf16) {
+  %f = mul %c, %rate : bf16
+  %p = mul %a, %f : bf16
+  %q = mul %b, %f : bf16
+  %r = add %q, %d : bf16
+  yield %p, %r
+}
+)";
+    return {{"recurrences in rows",
+             maps + halves + R"(
+func @recurrences(%m: ref<i32[3, 1200]>, %c: ref<i32[3, 1200]>, %h: ref<bf16[7, 300]>,
+                  %u: ref<i32[3, 1200]>, %v: ref<i32[3, 1200]>, %w: ref<bf16[7, 300]>) grid [] {
+  %o = constant 0 : i64
+  %x = load %m[%o : 3, %o : 1200] : i32[3, 1200]
+  %y = load %c[%o : 3, %o : 1200] : i32[3, 1200]
+  %a, %b = associative_scan @maps(%x, %y) axis 1 : i32[3, 1200], i32[3, 1200]
+  store %u[%o : 3, %o : 1200], %b
+  %d, %e = associative_scan @maps(%a, %b) axis 0 reverse : i32[3, 1200], i32[3, 1200]
+  store %v[%o : 3, %o : 1200], %e
+  %rate = constant 0.5 : bf16
+  %z = load %h[%o : 7, %o : 300] : bf16[7, 300]
+  %f, %g = associative_scan @halves(%z, %z, %rate) axis 1 reverse : bf16[7, 300], bf16[7, 300]
+  store %w[%o : 7, %o : 300], %g
+  yield
+}
+)",
+             {{3, 1200}, {3, 1200}, {7, 300}, {3, 1200}, {3, 1200}, {7, 300}},
+             3e-2},
+            {"recurrences in long rows",
+             maps + R"(
+func @pieces(%m: ref<i32[1, 100004]>, %c: ref<i32[1, 100004]>, %u: ref<i32[1, 100004]>) grid [] {
+  %o = constant 0 : i64
+  %x = load %m[%o : 1, %o : 100004] : i32[1, 100004]
+  %y = load %c[%o : 1, %o : 100004] : i32[1, 100004]
+  %a, %b = associative_scan @maps(%x, %y) axis 1 reverse : i32[1, 100004], i32[1, 100004]
+  store %u[%o : 1, %o : 100004], %b
+  yield
+}
+)",
+             {{1, 100004}, {1, 100004}, {1, 100004}},
+             0}};
+}
+
 /// Blocks that fit in registers but not in shared memory, or that would fill the registers: they
 /// are cut. A scan of the first stays whole.
 inline std::vector<CudaProgram> cut_programs() {
@@ -362,6 +416,7 @@ inline std::vector<CudaProgram> cuda_programs() {
     programs.push_back(attention_program("bf16", 32, 32, 80, 61));
     programs.push_back(attention_program("bf16", 16, 128, 96, 128));
     programs.push_back(log_sum_exp_program());
+    for (CudaProgram& program : recurrence_programs()) programs.push_back(std::move(program));
     // One warp copies tiles of 32 pieces for each thread.
     CudaProgram few = attention_program("bf16", 16, 64, 128, 300);
     few.name += ", few rows of queries";
