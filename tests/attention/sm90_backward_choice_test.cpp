@@ -1,10 +1,14 @@
 // How the Hopper backward kernels are configured, without a GPU.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "attention/sm90/backward.h"
+#include "attention/sm90/plain_kernels.h"
 #include "tests/attention/sm90_backward_support.h"
 
 namespace tilewright::attn::sm90 {
@@ -49,6 +53,37 @@ TEST(Sm90BackwardChoice, ShortCausalProblemsHaveSmallerBlocks) {
     EXPECT_EQ(rows(4096, true, 4), 80);
     const Problem full{.q_len = 1024, .kv_len = 1024};
     EXPECT_EQ(choose_backward(check_backward(backward_inputs_of(full))).block_m, 80);
+}
+
+TEST(Sm90BackwardChoice, KernelsOfGroupsAndOfMoreKeysComeWithTheLibrary) {
+    std::set<std::string> known;
+    for (const cuda::CompileRequest& unit : plain_kernels({64, 128}, {DType::bf16})) {
+        known.insert(cuda::source_key(unit));
+    }
+    const auto causal = [](std::int64_t dim, std::int64_t heads, std::int64_t kv_len) {
+        return Problem{.batch = 4,
+                       .heads = heads,
+                       .kv_heads = 8,
+                       .q_len = 4096,
+                       .kv_len = kv_len,
+                       .dim = dim,
+                       .value_dim = dim,
+                       .causal = true};
+    };
+    for (const std::int64_t dim : {64, 128}) {
+        for (const Problem& p :
+             {causal(dim, 8, 4096), causal(dim, 64, 4096), causal(dim, 8, 5000)}) {
+            for (const bool deterministic : {true, false}) {
+                const BackwardDesc desc = check_backward(backward_inputs_of(p, deterministic));
+                for (const cuda::CompileRequest& unit :
+                     generate_backward(desc, choose_backward(desc))) {
+                    EXPECT_TRUE(known.contains(cuda::source_key(unit)))
+                        << unit.name << " of " << dim << " columns, " << p.heads << " heads, "
+                        << p.kv_len << " keys, deterministic " << deterministic;
+                }
+            }
+        }
+    }
 }
 
 /// What makes another problem of one for which something is chosen, and whether it still is.

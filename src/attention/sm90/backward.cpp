@@ -362,8 +362,8 @@ void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
     if (config.upward) {
         // Upward, the longest tiles come last, so the last heads go downward.
         constexpr std::int64_t kLastTiles = 256;
-        p.upward_heads = static_cast<int>(
-            std::max<std::int64_t>(0, batch_kv_heads - ceil_div(kLastTiles, kv_tiles)));
+        p.upward_heads = static_cast<int>(std::max<std::int64_t>(
+            0, batch_kv_heads - ceil_div(kLastTiles, std::max<std::int64_t>(1, kv_tiles))));
         // With more than 64 columns a step takes longer than a hand-over from tile to tile, and one
         // head after the other stays in L2.
         if (std::max(desc.query_dim, desc.value_dim) > 64) p.group_heads = 1;

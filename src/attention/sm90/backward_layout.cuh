@@ -155,7 +155,7 @@ static_assert(8 * (13 + 4 * kStages + kWarpgroups + 3) <= 256,
 
 /// A place in the order of work, as a kv head and a rank among its tiles.
 struct Place {
-    int rank;  ///< 0: longest
+    int rank;  ///< in the order of work; of heads that do not go upward, 0 is the longest
     int batch_kv_head;
 };
 
@@ -191,8 +191,8 @@ TW_DEVICE Place place_at(int place, const BackwardParameters& p) {
     return result;
 }
 
-/// Do tiles visit their blocks from the last one down? Deterministic sums go from low tiles to high
-/// ones, and this way no tile waits for long. And the tiles of a group of query heads, which begin
+/// Do tiles visit their blocks from the last one down? Outside of kernels that go upward,
+/// deterministic sums go from low tiles to high ones, and this way no tile waits for long. And the tiles of a group of query heads, which begin
 /// at the same time, then read the same blocks, which stay in L2.
 TW_DEVICE bool is_descending(const BackwardParameters& p) {
     return kDeterministic || p.heads_per_kv_head > 1;

@@ -1,4 +1,4 @@
-// First calls of a variant: they may run kernels that compile in less than half the time, until the
+// First calls of a variant: they may run kernels that compile in a third of the time, until the
 // kernels that all other calls run have been compiled in the background.
 #pragma once
 

@@ -81,6 +81,8 @@ Kernels load_in_stages(const FirstCall& call, const std::string& variant, int de
             compile_ahead(units);  // not at the same time, which would slow both down
             interim_memo<Kernels>().put(
                 key, std::make_shared<const Interim<Kernels>>(Interim<Kernels>{kernels, units}));
+            // Another thread may have loaded the full ones meanwhile.
+            if (loaded<Kernels>(variant, device)) interim_memo<Kernels>().drop(key);
             return kernels;
         } catch (const InternalError& error) {
             // What does not compile as a compact kernel may compile as a full one; if it does not,

@@ -109,6 +109,15 @@ std::vector<cuda::CompileRequest> plain_kernels(const std::vector<int>& head_dim
                                         .kv_len = length};
                         units.add_forward(call);
                         units.add_backward(call);
+                        // Gradients of groups, and of more keys than queries, have other kernels.
+                        Call grouped = call;
+                        grouped.heads = 32;
+                        grouped.kv_heads = 8;
+                        units.add_backward(grouped);
+                        if (masking != Masking::causal || packed) continue;
+                        Call longer = call;
+                        longer.kv_len *= 2;
+                        units.add_backward(longer);
                     }
                 }
             }

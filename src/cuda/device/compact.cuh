@@ -1,5 +1,5 @@
-// Compact kernels: a text that defines TW_COMPACT compiles in less than half the time and runs
-// 10 to 23 times slower, with the same results. Loops are not unrolled, those over registers keep
+// Compact kernels: a text that defines TW_COMPACT compiles in a third of the time and runs
+// 10 to 25 times slower, with the same results. Loops are not unrolled, those over registers keep
 // them in memory, and functions exist once. A product takes its registers from memory and puts
 // them back, so it ends with its statement, and waits outside of it have nothing to wait for. A
 // product of what loops that are unrolled make constant is rounded as that constant is, not fused

@@ -100,10 +100,14 @@ std::span<const Tile> product_tiles(const ir::Function& kernel) {
     return is_swapped(kernel) ? std::span<const Tile>(kSwappedTiles) : kTiles;
 }
 
+std::int64_t count_dots(const ir::Function& kernel) {
+    std::int64_t dots = 0;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) { dots += made.op == ir::Op::dot; });
+    return dots;
+}
+
 bool has_tiles_to_choose(const ir::Function& kernel) {
-    bool has_dot = false;
-    ir::walk(kernel.body, [&](const ir::Instruction& made) { has_dot |= made.op == ir::Op::dot; });
-    return has_dot && !is_chained(kernel);
+    return count_dots(kernel) > 0 && !is_chained(kernel);
 }
 
 std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
@@ -111,8 +115,11 @@ std::vector<Tile> tiles_to_try(const ir::Function& kernel) {
     std::vector<std::pair<double, Tile>> costs;
     const DType operands = operand_dtype(kernel);
     const bool two_sums = is_float(operands) && size_of(operands) == 1;  // see select_dots
+    const bool several_dots = count_dots(kernel) > 1;
     for (const Tile& tile : product_tiles(kernel)) {
         if (two_sums && tile.rows * tile.columns > 128 * 128) continue;
+        // A thread would have 192 registers for the sums of each.
+        if (several_dots && (tile.turns || tile.rows * tile.columns > 128 * 256)) continue;
         const Prepared cut = prepare_for_wgmma(kernel, tile);
         if (!cut.refusal.empty()) continue;
         // The tiles may be smaller than what was asked for.

@@ -334,6 +334,7 @@ class Split {
             known.insert(at->results.begin(), at->results.end());
         }
         int registers = 0;
+        std::map<Value, Value> copies;  // of what several loads need, too
         for (auto at = std::vector<Instruction>::const_iterator(loop); at != block.body.end();
              ++at) {
             if (!at->is(ir::Op::load) || at->has("masked") || at->has("ahead")) continue;
@@ -345,7 +346,6 @@ class Split {
             Block slice;
             for (Value index : at->operands) collect(index, known, slice);
             // What else is computed after the products stays there.
-            std::map<Value, Value> copies;
             Block made;
             clone(p_, slice, made, copies, [](const Instruction&) { return true; });
             for (Instruction& one : made.body) loads.push_back(std::move(one));
