@@ -192,8 +192,9 @@ TW_DEVICE Place place_at(int place, const BackwardParameters& p) {
 }
 
 /// Do tiles visit their blocks from the last one down? Outside of kernels that go upward,
-/// deterministic sums go from low tiles to high ones, and this way no tile waits for long. And the tiles of a group of query heads, which begin
-/// at the same time, then read the same blocks, which stay in L2.
+/// deterministic sums go from low tiles to high ones, and this way no tile waits for long. And the
+/// tiles of a group of query heads, which begin at the same time, then read the same blocks, which
+/// stay in L2.
 TW_DEVICE bool is_descending(const BackwardParameters& p) {
     return kDeterministic || p.heads_per_kv_head > 1;
 }
