@@ -293,7 +293,8 @@ TEST(MachineSmallLoops, ManyTilesAreSeveralFunctions) {
         replaced += code != nullptr ? code->count : 0;
         longest = std::max(longest, code != nullptr ? code->count : 0);
     }
-    EXPECT_EQ(replaced > 60, expects_code()) << to_string(*program);
+    // AVX2 has code for tiles of at most 512 elements.
+    EXPECT_EQ(replaced > 60, expects_code() && kernels().vector_bytes == 64) << to_string(*program);
     test.check(1e-3);
 }
 
