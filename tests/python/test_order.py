@@ -154,7 +154,7 @@ def test_operators_see_their_order(n, axis):
     np.testing.assert_array_equal(total, np.take(up, [n - 1], axis))
 
 
-def test_long_scans_on_gpus_go_in_pieces():
+def test_scans_of_long_rows():
     n, piece = 1 << 18, 4096
     shape = tw.ShapeDtype((2, n), np.float32)
     row = tw.BlockSpec((1, n), lambda i: (i, 0))
@@ -174,9 +174,10 @@ def test_long_scans_on_gpus_go_in_pieces():
     whole, pieces = (
         tw.call(k, grid=2, in_specs=row, out_specs=row, out_shape=shape) for k in (whole, pieces)
     )
-    with pytest.raises(ValueError, match="scan pieces of it in a loop that carries"):
-        whole.cuda("sm_90a", shape)
-    assert "pieces" in pieces.cuda("sm_90a", shape)
+    # A GPU's block cannot hold a row of 1 MiB: the compiler cuts it in pieces, as `pieces` does by hand.
+    for kernel, name in (whole, "whole"), (pieces, "pieces"):
+        text = kernel.cuda("sm_90a", shape)
+        assert name in text and "for (" in text
     x = np.random.default_rng(0).integers(-9, 9, (2, n)).astype(np.float32)
     np.testing.assert_array_equal(pieces(x), np.cumsum(x, 1))
     np.testing.assert_array_equal(whole(x), np.cumsum(x, 1))
