@@ -9,3 +9,4 @@
 #include "tilewright/lang/order.h"
 #include "tilewright/lang/ref.h"
 #include "tilewright/lang/tile.h"
+#include "tilewright/lang/vjp.h"

@@ -466,6 +466,25 @@ void bind_control(nb::module_& lang) {
     };
     combining("associative_scan", &detail::associative_scan);
     combining("reduce", &detail::reduce);
+    nb::class_<detail::Values>(lang, "Values")
+        .def_prop_ro("results",
+                     [](const detail::Values& values) { return list_of(values.results); })
+        .def(
+            "pull_back",
+            [](const detail::Values& values, const nb::list& cotangents) {
+                return list_of(detail::pull_back(*values.trace, operands_of(cotangents), kNowhere));
+            },
+            nb::arg("cotangents"));
+    lang.def(
+        "vjp",
+        [](const nb::callable& function, const nb::list& primals) {
+            return detail::vjp(
+                [&](std::span<const Tile> tiles) {
+                    return operands_of(nb::cast<nb::list>(function(list_of(tiles))));
+                },
+                operands_of(primals), kNowhere);
+        },
+        nb::arg("function"), nb::arg("primals"));
     lang.def(
         "scan",
         [](const nb::list& init, const nb::list& xs, const nb::callable& body) {

@@ -15,7 +15,7 @@ from ._attention import AuxOutput, AuxRequest, Gradients, flex_attention, flex_a
 from ._attributes import Attribute, Struct
 from ._block_mask import BlockMask, create_block_mask, create_mask, create_scores
 from ._captures import Capture, Row, Scalar
-from ._control import associative_scan, cond, for_loop, reduce, scan, when, while_loop
+from ._control import associative_scan, cond, for_loop, reduce, scan, vjp, when, while_loop
 from ._cuda_kernel import CpuFunction, CudaKernel, Launch, cuda_kernel
 from ._elementwise import FUNCTIONS
 from ._kernels import BlockSpec, Call, Element, Kernel, call, kernel, vmap
@@ -226,6 +226,7 @@ __all__ = [
     "transpose",
     "uniform",
     "version",
+    "vjp",
     "vmap",
     "warmup",
     "when",

@@ -211,6 +211,67 @@ def reduce(combine, elems, axis=0, keepdims=False):
     return _combined(_lang.reduce, "reduce", combine, elems, axis, keepdims)
 
 
+def vjp(function, *primals):
+    """`(function(*primals), pullback)`: a derivative inside a kernel, as `jax.vjp`.
+
+    `pullback(cotangents)` takes what has the structure of the function's result (None, or 0, where
+    a result has no cotangent; those of integers are ignored), and returns a tuple with the gradient
+    of each primal, in its structure and shape. Gradients of f16, bf16 and f8 are f32. A primal is a
+    float tile, or a tuple, list, dict or dataclass of such. Other tiles that the function uses are
+    constants. A result that depends on the primals through a loop, a branch, memory or another
+    operation without a derivative is an error that names it.
+    """
+    if not callable(function):
+        raise TypeError(f"[vjp] expected a function but got {_kind(function)}")
+    leaves, form = _flat(primals)
+    forms = []
+
+    def run(tiles):
+        result, result_form = _flat(function(*_rebuild(form, iter(tiles))))
+        forms.append(result_form)
+        return result
+
+    values = _lang.vjp(run, leaves)
+
+    def pullback(cotangents):
+        given = _cotangents(cotangents, forms[0])
+        return _rebuild(form, iter(values.pull_back(given)))
+
+    return _rebuild(forms[0], iter(values.results)), pullback
+
+
+def _cotangents(value, form):
+    """The leaves of cotangents, with 0 for None."""
+    leaves = []
+
+    def fill(value, form):
+        if form is None:
+            return
+        if form == _LEAF:
+            leaves.append(0 if value is None else value)
+            return
+        kind, parts = form
+        if value is None:
+            values = [None] * len(parts)
+        elif kind is dict:
+            values = [value[name] for name, _ in parts]
+        elif dataclasses.is_dataclass(kind):
+            values = [getattr(value, name) for name, _ in parts]
+        else:
+            values = value
+        named = kind is dict or dataclasses.is_dataclass(kind)
+        for part, inner in zip(values, parts, strict=True):
+            fill(part, inner[1] if named else inner)
+
+    try:
+        fill(value, form)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise TypeError(
+            f"[vjp] expected cotangents of the form {_form_text(form)} but got {_kind(value)}"
+        ) from None
+    return leaves
+
+
 def _combined(core, op, combine, elems, axis, flag):
     if not _takes(op, combine, 2):
         raise TypeError(f"[{op}] expected combine to take two values")

@@ -308,6 +308,15 @@ TEST(CudaScans, WhatIsNotDonePieceByPieceIsNamed) {
                 }),
                 HasSubstr("`reduce` reads the whole axis"));
     EXPECT_THAT(refusal([](Ref x, Ref y, Ref z) {
+                    const auto products = [](Tile v) {
+                        return associative_scan([](Tile a, Tile b) { return a * b; }, v, 1);
+                    };
+                    const auto [all, pullback] = vjp(products, x.load());
+                    y.store(all);
+                    z.store(pullback(1.0));
+                }),
+                HasSubstr("`slice` moves elements along the axis"));
+    EXPECT_THAT(refusal([](Ref x, Ref y, Ref z) {
                     y.store(cumlogsumexp(x.load(), 1));
                     z.store(x.load());
                 }),
@@ -335,6 +344,50 @@ TEST(CudaScans, LongLinesAreScannedInPieces) {
     cases.push_back(recurrence(i32, {1, 100003}, 1, false, 0, 0));
     cases.push_back(recurrence(i8, {1, 262144}, 1, true, 16, 0));
     for (const std::string& text : check_scans(cases)) EXPECT_THAT(text, HasSubstr("for (i64"));
+}
+
+/// The gradients of a recurrence, which shifts along the axis and scans in both directions.
+ScanCase recurrence_gradients(DType dtype, const Extents& shape, int axis, bool reverse, int warps,
+                              double relative) {
+    ScanCase result = traced_scan(
+        fmt::format("gradients_{}_{}_{}{}_{}", name(dtype), fmt::join(shape, "x"), axis,
+                    reverse ? "_reverse" : "", warps),
+        [=](Ref m, Ref c, Ref d, Ref dm, Ref dc) {
+            const auto scan = [=](auto maps) {
+                return associative_scan(kThen, maps, axis, reverse).second;
+            };
+            const auto pullback = vjp(scan, std::pair(m.load(), c.load())).second;
+            const auto gradients = pullback(d.load());
+            dm.store(gradients.first);
+            dc.store(gradients.second);
+        },
+        {{dtype, shape}, {dtype, shape}, {dtype, shape}}, {{dtype, shape}, {dtype, shape}},
+        relative);
+    result.function.hints.num_warps = warps;
+    return result;
+}
+
+TEST(CudaScans, GradientsGiveWhatTheReferenceGives) {
+    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
+        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    std::vector<ScanCase> cases;
+    for (const bool reverse : {false, true}) {
+        cases.push_back(recurrence_gradients(DType::f32, {3, 77}, 1, reverse, 0, 1e-5));
+        cases.push_back(recurrence_gradients(DType::f64, {37, 9}, 0, reverse, 4, 1e-13));
+        cases.push_back(recurrence_gradients(DType::f32, {2, 1000}, 1, reverse, 4, 1e-5));
+    }
+    check_scans(cases);
+}
+
+TEST(CudaScans, GradientsOfLinesThatFitNoThreadBlockAreRefused) {
+    const Extents shape = {1, 262144};
+    const ScanCase made = recurrence_gradients(DType::f32, shape, 1, false, 0, 0);
+    try {
+        cuda::generate(cuda::prepare(made.function), cuda::target_of("sm_90a"));
+        FAIL() << "expected an error";
+    } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("concatenate of f32[1, 262144]"));
+    }
 }
 
 // Functions of more values than registers should hold are scanned in steps.

@@ -1,8 +1,10 @@
 // The derivative of each op.
 #include "ir/passes/derivatives.h"
 
+#include <array>
 #include <numbers>
 
+#include "ir/passes/scan_derivatives.h"
 #include "support/check.h"
 
 namespace tilewright::ir {
@@ -44,7 +46,14 @@ std::vector<Cotangent> Derivatives::refuse(const Instruction& instruction, std::
     return std::vector<Cotangent>(instruction.operands.size());
 }
 
-std::vector<Cotangent> Derivatives::operands(const Instruction& instruction, Cotangent d) {
+std::vector<Cotangent> Derivatives::operands(const Instruction& instruction,
+                                             std::span<const Cotangent> results) {
+    if (instruction.op == Op::associative_scan) return associative_scan(instruction, results);
+    if (results.size() != 1) return refuse(instruction, name(instruction.op));
+    return one_result(instruction, results[0]);
+}
+
+std::vector<Cotangent> Derivatives::one_result(const Instruction& instruction, Cotangent d) {
     const auto& in = instruction.operands;
     switch (instruction.op) {
         case Op::select:
@@ -62,6 +71,12 @@ std::vector<Cotangent> Derivatives::operands(const Instruction& instruction, Cot
             return reduce(instruction, d);
         case Op::dot:
             return dot(instruction, d);
+        case Op::slice:
+            return slice(instruction, d);
+        case Op::concatenate:
+            return concatenate(instruction, d);
+        case Op::scan:
+            return scan(instruction, d);
         case Op::broadcast: {
             // Sums over the axes that were repeated.
             Value sum = materialise(d);
@@ -252,6 +267,111 @@ std::vector<Cotangent> Derivatives::dot(const Instruction& instruction, Cotangen
                                : product(a, dc, !attributes.transpose_a, false)};
     if (instruction.operands.size() > 2) result.push_back(d);
     return result;
+}
+
+Value Derivatives::part(Value value, int axis, std::int64_t first, std::int64_t count) {
+    const Shape shape = b_.type(value).shape;
+    if (count == shape[axis]) return value;
+    SliceAttributes slice;
+    for (int a = 0; a < shape.rank(); ++a) {
+        slice.starts.push_back(a == axis ? first : 0);
+        slice.sizes.push_back(a == axis ? count : shape[a]);
+        slice.strides.push_back(1);
+    }
+    return b_.slice(value, slice);
+}
+
+Value Derivatives::padded(Value value, int axis, std::int64_t before, std::int64_t after) {
+    const Type type = b_.type(value);
+    const auto zeros = [&](std::int64_t count) {
+        std::vector<std::int64_t> extents(type.shape.dims().begin(), type.shape.dims().end());
+        extents[static_cast<std::size_t>(axis)] = count;
+        return b_.constant({type.dtype, Shape(extents)}, 0);
+    };
+    std::vector<Value> parts;
+    if (before > 0) parts.push_back(zeros(before));
+    parts.push_back(value);
+    if (after > 0) parts.push_back(zeros(after));
+    return parts.size() == 1 ? value : b_.concatenate(parts, axis);
+}
+
+std::vector<Cotangent> Derivatives::slice(const Instruction& instruction, Cotangent d) {
+    const auto& [starts, sizes, strides] = instruction.get<SliceAttributes>();
+    const Shape from = b_.type(instruction.operands[0]).shape;
+    Value value = materialise(d);
+    for (int axis = 0; axis < from.rank(); ++axis) {
+        const auto at = static_cast<std::size_t>(axis);
+        std::int64_t length = sizes[at];
+        if (strides[at] > 1 && length > 0) {
+            // Each element is followed by the zeros of those that the slice skips.
+            value = padded(b_.expand_dims(value, axis + 1), axis + 1, 0, strides[at] - 1);
+            std::vector<std::int64_t> extents;
+            const Shape shape = b_.type(value).shape;
+            for (int a = 0; a < shape.rank(); ++a) {
+                if (a == axis + 1) continue;
+                extents.push_back(a == axis ? length * strides[at] : shape[a]);
+            }
+            value = b_.reshape(value, Shape(extents));
+            length = std::min(length * strides[at], from[axis] - starts[at]);
+            value = part(value, axis, 0, length);
+        }
+        value = padded(value, axis, starts[at], from[axis] - starts[at] - length);
+    }
+    return {{value, {}}};
+}
+
+std::vector<Cotangent> Derivatives::concatenate(const Instruction& instruction, Cotangent d) {
+    const int axis = instruction.get<AxisAttributes>().axis;
+    const Value value = materialise(d);
+    std::vector<Cotangent> parts;
+    std::int64_t first = 0;
+    for (const Value operand : instruction.operands) {
+        const std::int64_t count = b_.type(operand).shape[axis];
+        parts.push_back({part(value, axis, first, count), {}});
+        first += count;
+    }
+    return parts;
+}
+
+std::vector<Cotangent> Derivatives::scan(const Instruction& instruction, Cotangent d) {
+    const auto& how = instruction.get<ReduceAttributes>();
+    if (how.kind == Reduction::sum)
+        return {
+            {b_.scan(Reduction::sum, materialise(d), how.axis, !how.reverse, how.exclusive), {}}};
+    const auto op = how.kind == Reduction::prod  ? Op::mul
+                    : how.kind == Reduction::max ? Op::max
+                    : how.kind == Reduction::min ? Op::min
+                                                 : Op::yield;
+    if (op == Op::yield || how.exclusive)
+        return refuse(instruction,
+                      fmt::format("scan {}{}", name(how.kind), how.exclusive ? " exclusive" : ""));
+    auto combine = std::make_shared<Function>();
+    combine->name = "combine";
+    const Type element{b_.type(instruction.operands[0]).dtype, {}};
+    const Value before = combine->add_parameter(element, "a"),
+                after = combine->add_parameter(element, "b");
+    Builder body(*combine);
+    const Value both = body.binary(op, before, after);
+    body.yield(std::array{both});
+    const FunctionScan whole{combine, how.axis,           how.reverse, instruction.operands,
+                             {},      instruction.results};
+    return scan_cotangents(b_, whole, std::array{d}).operands;
+}
+
+std::vector<Cotangent> Derivatives::associative_scan(const Instruction& instruction,
+                                                     std::span<const Cotangent> results) {
+    const auto& [combine, axis, reverse] = instruction.get<CombineAttributes>();
+    const auto split = instruction.operands.begin() + std::ssize(instruction.results);
+    const FunctionScan scan{combine,
+                            axis,
+                            reverse,
+                            {instruction.operands.begin(), split},
+                            {split, instruction.operands.end()},
+                            instruction.results};
+    ScanCotangents made = scan_cotangents(b_, scan, results);
+    if (made.refusal.empty()) return made.operands;
+    if (refusal_.empty()) refusal_ = fmt::format("associative_scan: {}", made.refusal);
+    return std::vector<Cotangent>(instruction.operands.size());
 }
 
 }  // namespace tilewright::ir

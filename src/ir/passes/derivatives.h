@@ -1,6 +1,7 @@
 // The derivative of each op: how the cotangent of its result reaches its operands.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +27,10 @@ class Derivatives {
   public:
     explicit Derivatives(Builder& builder) : b_(builder) {}
 
-    /// The cotangents of the operands, given that of the result; empty for operands that have none.
-    /// An op without a derivative sets `refusal`.
-    std::vector<Cotangent> operands(const Instruction& instruction, Cotangent result);
+    /// The cotangents of the operands, given those of the results, of which one at least is not
+    /// empty; empty for operands that have none. An op without a derivative sets `refusal`.
+    std::vector<Cotangent> operands(const Instruction& instruction,
+                                    std::span<const Cotangent> results);
 
     /// The first op that has no derivative; empty: all have one.
     const std::string& refusal() const { return refusal_; }
@@ -38,6 +40,7 @@ class Derivatives {
     Value materialise(Cotangent cotangent);
 
   private:
+    std::vector<Cotangent> one_result(const Instruction& instruction, Cotangent d);
     std::vector<Cotangent> unary(const Instruction& instruction, Cotangent d);
     std::vector<Cotangent> binary(const Instruction& instruction, Cotangent d);
     std::vector<Cotangent> select(const Instruction& instruction, Cotangent d);
@@ -45,6 +48,15 @@ class Derivatives {
     std::vector<Cotangent> extreme(const Instruction& instruction, Cotangent d);
     std::vector<Cotangent> reduce(const Instruction& instruction, Cotangent d);
     std::vector<Cotangent> dot(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> slice(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> concatenate(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> scan(const Instruction& instruction, Cotangent d);
+    std::vector<Cotangent> associative_scan(const Instruction& instruction,
+                                            std::span<const Cotangent> results);
+    /// A tile between `before` and `after` zeros along an axis.
+    Value padded(Value value, int axis, std::int64_t before, std::int64_t after);
+    /// `count` elements from `first` on along an axis.
+    Value part(Value value, int axis, std::int64_t first, std::int64_t count);
 
     /// A primal value in the dtype of its gradient.
     Value wide(Value primal) { return b_.cast(primal, gradient_dtype(b_.type(primal).dtype)); }

@@ -7,8 +7,8 @@
 #include "ir/access.h"
 #include "ir/passes/cse.h"
 #include "ir/passes/dce.h"
-#include "ir/passes/derivatives.h"
 #include "ir/passes/fold.h"
+#include "ir/passes/reverse_sweep.h"
 #include "ir/passes/straighten.h"
 #include "support/check.h"
 
@@ -18,7 +18,7 @@ namespace {
 class Differentiation {
   public:
     Differentiation(Function& function, const DifferentiateOptions& options)
-        : function_(function), builder_(function), derivatives_(builder_) {
+        : function_(function), builder_(function), sweep_(builder_) {
         std::size_t scalar = 0, ref = 0;
         for (Value parameter : function.parameters()) {
             const bool is_ref = function.is_ref(parameter);
@@ -27,7 +27,7 @@ class Differentiation {
             TW_ASSERT(place < wanted.size(), "too few choices for @{}", function.name);
             if (is_ref) ref_place_[parameter] = place;
             if (wanted[place++]) {
-                active_[parameter] = true;
+                sweep_.activate(parameter);
                 if (!is_ref) {
                     if (!is_float(function.type(parameter).dtype)) {
                         refuse("expected a float parameter but {} is {}",
@@ -50,15 +50,13 @@ class Differentiation {
     void refuse(fmt::format_string<Args...> format, Args&&... args) {
         if (refusal_.empty()) refusal_ = fmt::format(format, std::forward<Args>(args)...);
     }
-    const std::string& refusal() const {
-        return refusal_.empty() ? derivatives_.refusal() : refusal_;
-    }
+    const std::string& refusal() const { return refusal_.empty() ? sweep_.refusal() : refusal_; }
 
     void append(DifferentiateReport& report) {
         const std::vector<Value> outputs = function_.body.terminator().operands;
         function_.body.body.pop_back();
         const std::size_t count = function_.body.body.size();
-        mark_active();
+        for (const Instruction& instruction : function_.body.body) sweep_.mark(instruction);
         for (Value output : outputs) {
             const Type& type = function_.type(output);
             if (!is_float(type.dtype)) {
@@ -66,16 +64,23 @@ class Differentiation {
                               to_string(type));
             }
             const Value cotangent = add_cotangent_parameter(type);
-            if (is_active(output)) accumulate(output, {cotangent, {}});
+            sweep_.accumulate(output, {cotangent, {}});
         }
-        for (std::size_t i = count; i-- > 0;) backward(function_.body.body[i]);
+        for (std::size_t i = count; i-- > 0;) {
+            const Instruction& at = function_.body.body[i];
+            if (at.op == Op::load) {
+                if (const Cotangent d = sweep_.cotangent(at.result())) gather(Instruction(at), d);
+            } else {
+                sweep_.backward(at);
+            }
+        }
         if (!refusal().empty()) return;
 
         std::vector<Value> results;
         for (Value parameter : chosen_) {
-            const Cotangent d = cotangents_[parameter];
+            const Cotangent d = sweep_.cotangent(parameter);
             const Type& type = function_.type(parameter);
-            results.push_back(d ? derivatives_.materialise(d)
+            results.push_back(d ? materialise(d)
                                 : builder_.constant({gradient_dtype(type.dtype), type.shape}, 0));
         }
         std::reverse(gathers_.begin(), gathers_.end());
@@ -87,7 +92,7 @@ class Differentiation {
                 results.push_back(builder_.cast(index, DType::i64));
             }
             made.value = results.size();
-            results.push_back(derivatives_.materialise(gather.gradient));
+            results.push_back(materialise(gather.gradient));
         }
         builder_.yield(results);
     }
@@ -98,20 +103,7 @@ class Differentiation {
         Cotangent gradient;
     };
 
-    bool is_active(Value value) const { return active_.count(value) != 0; }
-
-    /// Marks values that depend on what the function is differentiated by.
-    void mark_active() {
-        for (const Instruction& instruction : function_.body.body) {
-            const bool from_active =
-                std::any_of(instruction.operands.begin(), instruction.operands.end(),
-                            [&](Value v) { return is_active(v); });
-            if (!from_active || instruction.op == Op::extent) continue;
-            for (Value result : instruction.results) {
-                if (is_float(function_.type(result).dtype)) active_[result] = true;
-            }
-        }
-    }
+    Value materialise(const Cotangent& d) { return sweep_.derivatives().materialise(d); }
 
     Value add_cotangent_parameter(const Type& type) {
         const Value value = function_.add_value({gradient_dtype(type.dtype), type.shape});
@@ -123,31 +115,9 @@ class Differentiation {
         return value;
     }
 
-    void accumulate(Value value, Cotangent d) {
-        Cotangent& sum = cotangents_[value];
-        sum = derivatives_.add(sum, d);
-    }
-
-    void backward(const Instruction& at) {
-        const bool wanted = at.results.size() == 1 && cotangents_.count(at.results[0]) != 0;
-        if (!wanted) return;
-        const Instruction instruction = at;  // appending moves the instructions
-        const Cotangent d = cotangents_.at(instruction.result());
-        if (instruction.op == Op::load) return gather(instruction, d);
-        const bool reaches = std::any_of(instruction.operands.begin(), instruction.operands.end(),
-                                         [&](Value v) { return is_active(v); });
-        if (!reaches) return;
-        const std::vector<Cotangent> parts = derivatives_.operands(instruction, d);
-        for (std::size_t i = 0; i < parts.size(); ++i) {
-            if (parts[i] && is_active(instruction.operands[i])) {
-                accumulate(instruction.operands[i], parts[i]);
-            }
-        }
-    }
-
     void gather(const Instruction& instruction, Cotangent d) {
         const Access from = access(instruction);
-        if (!is_active(from.ref)) return;
+        if (!sweep_.is_active(from.ref)) return;
         for (const Index& index : instruction.get<AccessAttributes>().indices) {
             if (index.kind == Index::Kind::slice) {
                 return refuse("expected gathers by scalars or tiles in @{}", function_.name);
@@ -163,11 +133,9 @@ class Differentiation {
 
     Function& function_;
     Builder builder_;
-    Derivatives derivatives_;
+    ReverseSweep sweep_;
     std::vector<Value> chosen_;
     std::map<Value, std::size_t> ref_place_;
-    std::map<Value, bool> active_;
-    std::map<Value, Cotangent> cotangents_;
     std::vector<Gather> gathers_;
     std::string refusal_;
 };
