@@ -11,24 +11,19 @@ namespace {
 using ir::Op;
 using namespace x86;  // registers
 
-/// Elements of a tile that are worth code without loops, and of all ops of a chain. AVX2 code has
-/// twice as many vectors and no registers to spare.
-constexpr std::int64_t kMostElementsAvx2 = 512, kMostSteps = 16384, kMostStepsAvx2 = 8192;
+/// Elements of all ops of a chain that are worth code without loops.
+constexpr std::int64_t kMostSteps = 16384;
 
 }  // namespace
 
-SmallChain::SmallChain(const Program& program, const Chain& chain, ConstantPool& pool,
-                       const KnownSlots& known, bool wide, int registers)
+SmallChain::SmallChain(const Program& program, const Chain& chain, const KnownSlots& known,
+                       int vector_lanes)
     : program_(program),
       chain_(chain),
-      pool_(pool),
       known_(known),
-      encoder_(wide),
-      vector_lanes_(wide ? 16 : 8),
+      vector_lanes_(vector_lanes),
       vectors_(ceil_div(chain.lanes, vector_lanes_)),
-      tail_(static_cast<int>(chain.lanes % vector_lanes_)) {
-    for (int i = registers; i-- > 0;) free_.push_back(i);
-}
+      tail_(static_cast<int>(chain.lanes % vector_lanes_)) {}
 
 bool SmallChain::always_has_memory(std::uint32_t view) const {
     return std::any_of(program_.code.begin(), program_.code.end(), [&](const Instruction& i) {
@@ -37,12 +32,11 @@ bool SmallChain::always_has_memory(std::uint32_t view) const {
     });
 }
 
-bool SmallChain::is_known(bool views) const {
+bool SmallChain::is_known() const {
     const std::int64_t count = chain_.rows * vectors_ * vector_lanes_;
-    const bool wide = vector_lanes_ == 16;
     if (!chain_.fused.empty() || chain_.rows < 1 || chain_.lanes < 1 ||
-        chain_.lanes > chain_.width || count > (wide ? kMostSmallElements : kMostElementsAvx2) ||
-        count * static_cast<std::int64_t>(chain_.ops.size()) > (wide ? kMostSteps : kMostStepsAvx2))
+        chain_.lanes > chain_.width || count > kMostSmallElements ||
+        count * static_cast<std::int64_t>(chain_.ops.size()) > kMostSteps)
         return false;
     const bool stores = std::any_of(chain_.ops.begin(), chain_.ops.end(),
                                     [](const StripOp& op) { return op.stored_ref >= 0; });
@@ -50,12 +44,11 @@ bool SmallChain::is_known(bool views) const {
         const bool stored = op.stored_ref >= 0;
         if (op.sum.home != Home::none || (stored ? op.num_inputs != 1 : !has_address(op.out)))
             return false;
-        if (stored && !(views && is_row_of_view(op.out) && always_has_memory(op.out.index)))
-            return false;
+        if (stored && !(is_row_of_view(op.out) && always_has_memory(op.out.index))) return false;
         for (int k = 0; k < op.num_inputs; ++k) {
             // Rows are not stored before others are read.
             const StripSource& in = op.in[static_cast<std::size_t>(k)];
-            if (!has_address(in) && !(views && !stores && is_row_of_view(in))) return false;
+            if (!has_address(in) && !(!stores && is_row_of_view(in))) return false;
         }
         // What an op writes is read row by row, or not here.
         for (const StripOp& other : chain_.ops) {
@@ -112,38 +105,6 @@ std::size_t SmallChain::maker(const StripSource& source) const {
         if (chain_.ops[made].out == source) return made;
     }
     return chain_.ops.size();
-}
-
-bool SmallChain::is_done(std::size_t made) const {
-    return std::none_of(chain_.ops.begin() + static_cast<std::ptrdiff_t>(op_) + 1, chain_.ops.end(),
-                        [&](const StripOp& op) {
-                            return std::any_of(
-                                op.in.begin(), op.in.begin() + op.num_inputs,
-                                [&](const StripSource& in) { return in == chain_.ops[made].out; });
-                        });
-}
-
-bool SmallChain::is_written(const StripSource& in) const {
-    return std::any_of(chain_.ops.begin(), chain_.ops.end(), [&](const StripOp& op) {
-        return op.out.home == in.home && op.out.index == in.index;
-    });
-}
-
-int SmallChain::kept_register(const StripSource& in, std::int64_t v) const {
-    for (const auto& [source, registers] : kept_) {
-        if (source == in) return registers[static_cast<std::size_t>(v)];
-    }
-    return -1;
-}
-
-int SmallChain::take(std::vector<int>& free) {
-    if (free.empty()) {
-        failed_ = true;
-        return 0;
-    }
-    const int result = free.back();
-    free.pop_back();
-    return result;
 }
 
 std::optional<Opcode> SmallChain::arithmetic(Op op, DType dtype) {
@@ -204,9 +165,8 @@ void SmallChain::limit_base() {
     }
 }
 
-std::array<std::int32_t, ConstantPool::kLanes> SmallChain::steps(const Affine& form,
-                                                                 std::int64_t v) const {
-    std::array<std::int32_t, ConstantPool::kLanes> steps{};
+ConstantPool::Words SmallChain::steps(const Affine& form, std::int64_t v) const {
+    ConstantPool::Words steps{};
     for (std::int64_t l = 0; l < vector_lanes_; ++l) {
         steps[static_cast<std::size_t>(l)] =
             static_cast<std::int32_t>(form.row * row_ + form.lane * (v * vector_lanes_ + l));

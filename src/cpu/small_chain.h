@@ -1,10 +1,8 @@
-// What the compilers of chains on small tiles for AVX-512 and for AVX2 have in common.
+// Which chains on small tiles have code, and where it finds operands.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "cpu/bytecode.h"
 #include "cpu/simd/x86_opcodes.h"
@@ -12,13 +10,11 @@
 
 namespace tilewright::cpu {
 
-/// A chain on few vectors, whose code goes row by row without loops: which chains have code, where
-/// operands are, and which registers are free.
+/// A chain on few vectors, whose code goes row by row without loops.
 class SmallChain {
   public:
-    /// `registers`: those that hold values.
-    SmallChain(const Program& program, const Chain& chain, ConstantPool& pool,
-               const KnownSlots& known, bool wide, int registers);
+    SmallChain(const Program& program, const Chain& chain, const KnownSlots& known,
+               int vector_lanes);
 
   protected:
     /// Where code finds memory: rdi is the arena, rsi the slots, rdx the constants.
@@ -30,16 +26,11 @@ class SmallChain {
     static constexpr std::int64_t kSteep = std::int64_t{1} << 20;
     static constexpr std::int64_t kMostOfForm = std::int64_t{1} << 30;
 
-    /// `views`: whether operands may be rows of views, and stores go there.
-    bool is_known(bool views) const;
+    /// Whether the chain may have code, as far as its shape and its operands tell.
+    bool is_known() const;
     Address address(const StripSource& source, std::int64_t row, std::int64_t vector);
     /// The op of this row whose result `source` is; the number of ops if there is none.
     std::size_t maker(const StripSource& source) const;
-    /// True where no later op of the row reads the result of op `made`.
-    bool is_done(std::size_t made) const;
-    bool is_written(const StripSource& in) const;
-    int kept_register(const StripSource& in, std::int64_t v) const;
-    int take(std::vector<int>& free);
     bool is_tail(std::int64_t v) const { return tail_ != 0 && v + 1 == vectors_; }
 
     static bool is_word(DType dtype) { return dtype == DType::f32 || dtype == DType::i32; }
@@ -67,20 +58,16 @@ class SmallChain {
     /// Limits rcx to 2^30 in size: a tile's few elements do not change the sign of what is beyond.
     void limit_base();
     /// What the form adds to its base in the lanes of vector v.
-    std::array<std::int32_t, ConstantPool::kLanes> steps(const Affine& form, std::int64_t v) const;
+    ConstantPool::Words steps(const Affine& form, std::int64_t v) const;
 
     const Program& program_;
     const Chain& chain_;
-    ConstantPool& pool_;
     const KnownSlots& known_;
-    x86::Encoder encoder_;
+    x86::Encoder encoder_{false};
     std::int64_t vector_lanes_, vectors_ = 1, row_ = 0;
     int tail_ = 0;  ///< lanes of a row's last vector, if it is not whole
     std::size_t op_ = 0;
     bool failed_ = false;
-    std::vector<int> free_;
-    /// Operands of all rows and their registers.
-    std::vector<std::pair<StripSource, std::vector<int>>> kept_;
 
   private:
     static bool same_places(const StripSource& a, const StripSource& b);

@@ -1,4 +1,4 @@
-// Writes the AVX-512 code of scalars, and of picked elements.
+// What scalars and picked elements do, as steps of straight-line code.
 #include <algorithm>
 #include <limits>
 
@@ -25,8 +25,8 @@ std::optional<std::int64_t> stride_of(const Tile& tile, int axis) {
     return tile.shape[axis] <= tile.width ? std::optional<std::int64_t>(1) : std::nullopt;
 }
 
-/// rax = the index times the step, or 0 if it is outside, where k7 has no lanes; r8 = that far into
-/// the arena.
+/// rax = the index times the step, or 0 if it is outside, where rcx is 0 and not -1; r8 = that far
+/// into the arena.
 VectorCode::Setup index_setup(const Pick& pick, const SmallPick& place) {
     Encoder encoder(true);
     const std::int32_t slot = slot_offset(pick.at);
@@ -39,7 +39,6 @@ VectorCode::Setup index_setup(const Pick& pick, const SmallPick& place) {
         encoder.fixed({0x48, 0x69, 0xC0});  // imul rax, rax, step
         encoder.word(static_cast<std::int32_t>(place.step));
     }
-    encoder.fixed({0xC5, 0xF8, 0x92, 0xF9});                         // kmovw k7, ecx
     if (place.stride != 1) encoder.fixed({0x4C, 0x8D, 0x04, 0x87});  // lea r8, [rdi + 4 * rax]
     const std::int64_t read =
         (place.extent - 1) * place.step + (place.count - 1) * place.stride + 1;
@@ -50,8 +49,8 @@ VectorCode::Setup index_setup(const Pick& pick, const SmallPick& place) {
 /// The same for an index that is known and inside.
 VectorCode::Setup known_setup(const SmallPick& place, std::int64_t from) {
     const std::int64_t read = (place.count - 1) * place.stride + 1;
-    // mov eax, 0xFFFF; kmovw k7, eax; mov r8, rdi
-    return {{0xB8, 0xFF, 0xFF, 0, 0, 0xC5, 0xF8, 0x92, 0xF8, 0x49, 0x89, 0xF8},
+    // mov rcx, -1; mov r8, rdi
+    return {{0x48, 0xC7, 0xC1, 0xFF, 0xFF, 0xFF, 0xFF, 0x49, 0x89, 0xF8},
             {{{rdi, static_cast<std::int32_t>(from)}, kWord * read}}};
 }
 
@@ -137,9 +136,9 @@ bool add_pick(VectorCode& code, const Program& program, const Pick& pick, const 
             index ? known_setup(place, place_of(0).offset) : index_setup(pick, place), from,
             places_of(place.stride, lanes), lanes);
     };
-    for (std::int64_t first = 0; first < place.count; first += VectorCode::kLanes) {
+    for (std::int64_t first = 0; first < place.count; first += code.lanes()) {
         const int lanes =
-            static_cast<int>(std::min<std::int64_t>(VectorCode::kLanes, place.count - first));
+            static_cast<int>(std::min<std::int64_t>(code.lanes(), place.count - first));
         VectorCode::Value value = value_at(first, lanes);
         // Zeros become positive.
         if (pick.in.dtype == DType::f32) value = code.add_zero(value);

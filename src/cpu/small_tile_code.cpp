@@ -1,4 +1,4 @@
-// Writes the AVX-512 code of chains on small tiles, row by row without loops.
+// What chains on small tiles do, row by row without loops, as steps of straight-line code.
 #include "cpu/small_tile_code.h"
 
 #include <algorithm>
@@ -17,20 +17,15 @@ namespace {
 using namespace x86;  // opcodes and registers
 using ir::Op;
 
-constexpr std::int64_t kVectorLanes = ConstantPool::kLanes;
-
-constexpr Opcode kToFloat{1, 0, 0x5B}, kCompareWords{3, 1, 0x1F}, kAddWords{1, 1, 0xFE},
-    kSwapWords{3, 1, 0x04}, kQuarters{3, 1, 0x23}, kPairs{1, 0, 0xC6}, kPermute{2, 1, 0x16};
-
 /// Writes the code of one chain, row by row without loops.
 class ChainCompiler : public SmallChain {
   public:
-    ChainCompiler(VectorCode& code, const Program& program, const Chain& chain, ConstantPool& pool,
+    ChainCompiler(VectorCode& code, const Program& program, const Chain& chain,
                   const KnownSlots& known)
-        : SmallChain(program, chain, pool, known, true, 0), code_(code) {}
+        : SmallChain(program, chain, known, code.lanes()), code_(code) {}
 
     bool compile() {
-        if (!is_known(true)) return false;
+        if (!is_known()) return false;
         values_.resize(chain_.ops.size());
         for (row_ = 0; row_ < chain_.rows; ++row_) {
             for (op_ = 0; op_ < chain_.ops.size(); ++op_) {
@@ -50,7 +45,7 @@ class ChainCompiler : public SmallChain {
     /// What an op has made of the row: a vector or mask for each vector of the row.
     using Values = std::vector<Value>;
 
-    int lanes(std::int64_t v) const { return is_tail(v) ? tail_ : VectorCode::kLanes; }
+    int lanes(std::int64_t v) const { return is_tail(v) ? tail_ : code_.lanes(); }
     VectorCode::Address place(const StripSource& source, std::int64_t row, std::int64_t v) {
         const Address at = address(source, row, v);
         return {at.base, at.offset};
@@ -63,7 +58,7 @@ class ChainCompiler : public SmallChain {
     // ---- Operands.
 
     VectorCode::InView in_view(const StripSource& source, std::int64_t v) const {
-        return {source.index, source.view_row_axis, row_, v * kVectorLanes};
+        return {source.index, source.view_row_axis, row_, v * vector_lanes_};
     }
     Value words(const StripOp& op, std::size_t k, std::int64_t v) {
         const StripSource& in = op.in[k];
@@ -99,7 +94,7 @@ class ChainCompiler : public SmallChain {
         if (const std::size_t made = maker(in); made < chain_.ops.size())
             return made_value(made, v);
         const auto slot = known_slot(in);
-        if (slot) return code_.mask((*slot & 0xFF) != 0 ? VectorCode::kLanes : 0);
+        if (slot) return code_.mask((*slot & 0xFF) != 0 ? code_.lanes() : 0);
         const VectorCode::Address from = place(in, row_, v);
         if (failed_) return code_.mask(0);
         return in.lane_stride == 0 ? code_.broadcast_mask(from) : code_.load_mask(from, lanes(v));
@@ -181,7 +176,7 @@ class ChainCompiler : public SmallChain {
             if (limited) known = std::clamp(*known, -kMostOfForm, kMostOfForm);
             return code_.splat(static_cast<std::int32_t>(*known));
         }
-        encoder_ = Encoder(true);
+        encoder_ = Encoder(false);
         if (!load_base(form)) return {};
         if (limited) limit_base();
         VectorCode::Setup setup{encoder_.code(), {}};
@@ -217,55 +212,66 @@ class ChainCompiler : public SmallChain {
         return !failed_;
     }
 
-    /// In the order of the vector kernels: whole vectors in groups of four, then the halves.
+    /// In the order of the vector kernels: vectors first, then the halves of one.
     bool sum_lanes(const StripOp& op) {
-        if (vectors_ > 4 || op.in[0].lane_stride == 0) return false;
+        if (op.in[0].lane_stride == 0) return false;
         const Value sum = sum_of_vectors(op);
         if (failed_) return false;
         const bool together = chain_.rows >= 4 && op.out.row_stride == 1;
         together ? sum_with_rows(op, sum) : sum_alone(op, sum);
         return !failed_;
     }
-    /// The row's vectors as one.
+    /// The row's vectors as one: whole ones in groups of four, of each of which there is a sum;
+    /// other vectors in the first sum and those that are not whole in the second.
     Value sum_of_vectors(const StripOp& op) {
-        const auto add = [&](Value a, Value b) { return code_.binary(kAdd, a, b); };
-        if (chain_.lanes / kVectorLanes == 4)
-            return add(add(words(op, 0, 0), words(op, 0, 1)),
-                       add(words(op, 0, 2), words(op, 0, 3)));
-        Value sum = 0;
+        const auto add = [&](Value a, Value b) {
+            return a < 0 ? b : b < 0 ? a : code_.binary(kAdd, a, b);
+        };
+        const std::int64_t grouped = chain_.lanes / vector_lanes_ / 4 * 4;
+        std::array<Value, 4> sums = {-1, -1, -1, -1};
         for (std::int64_t v = 0; v < vectors_; ++v) {
             Value part = words(op, 0, v);
             if (is_tail(v)) part = code_.first_lanes(part, tail_);
-            sum = v == 0 ? part : add(sum, part);
+            Value& sum = sums[static_cast<std::size_t>(is_tail(v) ? 1 : v < grouped ? v % 4 : 0)];
+            sum = add(sum, part);
         }
-        return sum;
+        return add(add(sums[0], sums[1]), add(sums[2], sums[3]));
     }
     // Kernels begin with zero, or add one: a sum is never -0.
 
     void sum_alone(const StripOp& op, Value sum) {
         // Each half of 128-bit quarters, then of words, comes to the front.
-        for (const int order : {0x4E, 0xB1})
-            sum = code_.binary(kAdd, sum, code_.binary(kQuarters, sum, sum, order));
+        if (has_halves()) {
+            sum = code_.binary(kAdd, sum, code_.binary(kHalves, sum, sum, 1));
+        } else {
+            for (const int order : {0x4E, 0xB1})
+                sum = code_.binary(kAdd, sum, code_.binary(kQuarters, sum, sum, order));
+        }
         for (const int order : {0x4E, 0xB1})
             sum = code_.binary(kAdd, sum, code_.unary(kSwapWords, sum, order));
         code_.store_element(place(op.out, row_, 0), code_.add_zero(sum));
     }
 
-    /// The sums of up to 16 rows: what is left of two rows after half of their lanes were added to
-    /// the other half fills one vector. `level` i holds such a vector of 2^i rows.
+    /// A vector has two parts of 128 bits, and not four.
+    bool has_halves() const { return vector_lanes_ == 8; }
+
+    /// The sums of as many rows as a vector has lanes, or fewer: what is left of two rows after
+    /// half of their lanes were added to the other half fills one vector. `level` i holds such a
+    /// vector of 2^i rows.
     struct RowSums {
-        std::array<Value, 4> level = {-1, -1, -1, -1};
+        std::array<Value, 4> level = {-1, -1, -1, -1};  ///< of which AVX2 needs three
     };
     void sum_with_rows(const StripOp& op, Value sum) {
         RowSums& rows = row_sums_[op_];
-        const std::int64_t in_vector = row_ % kVectorLanes;
-        const bool last = row_ + 1 == chain_.rows || in_vector + 1 == kVectorLanes;
+        const std::int64_t in_vector = row_ % vector_lanes_;
+        const bool last = row_ + 1 == chain_.rows || in_vector + 1 == vector_lanes_;
+        const std::size_t levels = has_halves() ? 3 : 4;
         std::size_t level = 0;
-        for (; level < rows.level.size(); ++level) {
+        for (; level < levels; ++level) {
             const Value first = rows.level[level];
             if (first < 0 && !last) break;
             // A place without a row repeats the other one.
-            sum = join(first < 0 ? sum : first, sum, level);
+            sum = join(first < 0 ? sum : first, sum, 4 - levels + level);
             rows.level[level] = -1;
         }
         if (!last) {
@@ -273,9 +279,10 @@ class ChainCompiler : public SmallChain {
             return;
         }
         // Row r has come to lane `place[r]`.
-        VectorCode::Words order;
-        for (std::int32_t r = 0; r < kVectorLanes; ++r)
-            order[static_cast<std::size_t>(r)] = (r & 3) * 4 + (r >> 3 & 1) * 2 + (r >> 2 & 1);
+        VectorCode::Words order{};
+        for (std::int32_t r = 0; r < vector_lanes_; ++r)
+            order[static_cast<std::size_t>(r)] =
+                has_halves() ? (r & 1) * 4 + r / 2 : (r & 3) * 4 + (r >> 3 & 1) * 2 + (r >> 2 & 1);
         sum = code_.binary(kPermute, code_.constant(order), code_.add_zero(sum));
         code_.store(place(op.out, row_ - in_vector, 0), sum, static_cast<int>(in_vector) + 1);
     }
@@ -283,9 +290,10 @@ class ChainCompiler : public SmallChain {
     Value join(Value first, Value second, std::size_t level) {
         constexpr std::array<int, 4> kLower = {0x44, 0x88, 0x44, 0x88},
                                      kUpper = {0xEE, 0xDD, 0xEE, 0xDD};
-        const Opcode opcode = level < 2 ? kQuarters : kPairs;
-        const Value lower = code_.binary(opcode, first, second, kLower[level]),
-                    upper = code_.binary(opcode, first, second, kUpper[level]);
+        const bool halves = has_halves() && level == 1;
+        const Opcode opcode = halves ? kHalves : level < 2 ? kQuarters : kPairs;
+        const Value lower = code_.binary(opcode, first, second, halves ? 0x20 : kLower[level]),
+                    upper = code_.binary(opcode, first, second, halves ? 0x31 : kUpper[level]);
         return code_.binary(kAdd, lower, upper);
     }
 
@@ -307,9 +315,9 @@ class ChainCompiler : public SmallChain {
 
 }  // namespace
 
-bool add_chain(VectorCode& code, const Program& program, const Chain& chain, ConstantPool& pool,
+bool add_chain(VectorCode& code, const Program& program, const Chain& chain,
                const KnownSlots& known) {
-    return ChainCompiler(code, program, chain, pool, known).compile();
+    return ChainCompiler(code, program, chain, known).compile();
 }
 
 bool add_copy(VectorCode& code, const Program& program, const Move& move) {
@@ -340,8 +348,8 @@ bool add_copy(VectorCode& code, const Program& program, const Move& move) {
             rdi, static_cast<std::int32_t>(program.buffers[tile.index].offset + 4 * element)};
     };
     for (std::int64_t r = 0; r < rows; ++r) {
-        for (std::int64_t l = 0; l < lanes; l += kVectorLanes) {
-            const int count = static_cast<int>(std::min(kVectorLanes, lanes - l));
+        for (std::int64_t l = 0; l < lanes; l += code.lanes()) {
+            const int count = static_cast<int>(std::min<std::int64_t>(code.lanes(), lanes - l));
             const VectorCode::InView from{in.index, row < 0 ? -1 : in.view_axis[at], r, l};
             code.store(place(out, r, l),
                        view ? code.load(from, count) : code.load(place(in, r, l), count), count);

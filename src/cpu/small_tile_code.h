@@ -1,4 +1,4 @@
-// Writes the machine code of chains on small tiles and of scalars, for AVX-512 and AVX2.
+// What chains on small tiles, picked elements and scalars do, as steps of straight-line code.
 #pragma once
 
 #include <array>
@@ -19,10 +19,11 @@ inline constexpr std::int64_t kMostSmallElements = 1024;
 class ConstantPool {
   public:
     static constexpr std::int64_t kLanes = 16;
+    using Words = std::array<std::int32_t, kLanes>;
 
     explicit ConstantPool(Program& program) : program_(program) {}
 
-    std::int32_t at(const std::array<std::int32_t, kLanes>& words) {
+    std::int32_t at(const Words& words) {
         const auto [found, inserted] = known_.try_emplace(words, 0);
         if (inserted) {
             std::vector<std::byte>& data = program_.constants;
@@ -34,14 +35,14 @@ class ConstantPool {
         return found->second;
     }
     std::int32_t splat(std::int32_t word) {
-        std::array<std::int32_t, kLanes> words;
+        Words words;
         words.fill(word);
         return at(words);
     }
 
   private:
     Program& program_;
-    std::map<std::array<std::int32_t, kLanes>, std::int32_t> known_;
+    std::map<Words, std::int32_t> known_;
 };
 
 /// Slots of which it is known what they hold where an instruction is.
@@ -49,28 +50,15 @@ using KnownSlots = std::map<std::uint32_t, std::uint64_t>;
 
 class VectorCode;
 
-// Straight-line code of instructions on small tiles, which expects the arena in rdi, the slots in
-// rsi and the constants in rdx. All need buffers with offsets, and are false or nullopt for what
-// they do not know.
+// Instructions on small tiles as steps, which are appended to `code`: some may be there even if the
+// result is false, as it is for what these functions do not know. Buffers need offsets.
 
-/// AVX-512: appends steps to `code`, of which some may be there even if the result is false.
-bool add_chain(VectorCode& code, const Program& program, const Chain& chain, ConstantPool& pool,
+bool add_chain(VectorCode& code, const Program& program, const Chain& chain,
                const KnownSlots& known);
 bool add_pick(VectorCode& code, const Program& program, const Pick& pick, const KnownSlots& known);
 bool add_copy(VectorCode& code, const Program& program, const Move& move);
 bool add_scalar(VectorCode& code, const ScalarOp& op);
 bool add_move(VectorCode& code, const ScalarMove& move);
-
-/// AVX2: instructions.
-std::optional<std::vector<std::uint8_t>> small_tile_code_avx2(const Program& program,
-                                                              const Chain& chain,
-                                                              ConstantPool& pool,
-                                                              const KnownSlots& known);
-std::optional<std::vector<std::uint8_t>> pick_code_avx2(const Program& program, const Pick& pick,
-                                                        ConstantPool& pool,
-                                                        const KnownSlots& known);
-std::optional<std::vector<std::uint8_t>> scalar_code_avx2(const ScalarOp& op);
-std::vector<std::uint8_t> move_code_avx2(const ScalarMove& move);
 
 /// What a scalar op gives if its operands are known: the casts and sums of loop counters.
 std::optional<std::uint64_t> known_result(const ScalarOp& op, const KnownSlots& known);

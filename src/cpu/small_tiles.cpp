@@ -13,16 +13,12 @@
 
 #include "cpu/operands.h"
 #include "cpu/simd/executable_code.h"
-#include "cpu/simd/x86_encoder.h"
 #include "cpu/small_tile_code.h"
 #include "cpu/vector_code.h"
 #include "support/memo.h"
 
 namespace tilewright::cpu {
 namespace {
-
-using x86::Encoder;
-using enum x86::Gpr;
 
 using Function = decltype(MachineCode::function);
 
@@ -68,8 +64,8 @@ std::map<std::size_t, int> jumps_to(const Program& program) {
 /// bounds are known are done as often as they run.
 class Trace {
   public:
-    Trace(const Program& program, ConstantPool& pool, bool wide, KnownSlots known)
-        : program_(program), pool_(pool), wide_(wide), known_(std::move(known)), vectors_(pool) {}
+    Trace(const Program& program, ConstantPool& pool, int lanes, KnownSlots known)
+        : program_(program), known_(std::move(known)), vectors_(pool, lanes) {}
 
     /// Goes on from `first` up to `stop` at most. False if it has to stop earlier: at `end()`.
     bool run(std::size_t first, std::size_t stop, const std::map<std::size_t, int>& jumps) {
@@ -89,7 +85,7 @@ class Trace {
                 if (*left > 0) {
                     if (!again)
                         loops_.push_back({at, size()});
-                    else if (size() + *left * (size() - loops_.back().size) > limit())
+                    else if (size() + *left * (size() - loops_.back().size) > kMostSteps)
                         return false;
                     loops_.back().size = size();
                     ++at;
@@ -125,20 +121,15 @@ class Trace {
     /// To be done before the code.
     const std::vector<StoreView>& before() const { return before_; }
 
-    std::optional<std::vector<std::uint8_t>> code() {
-        return wide_ ? vectors_.encode() : std::optional(std::move(bytes_));
-    }
+    std::optional<std::vector<std::uint8_t>> code() { return vectors_.encode(); }
 
   private:
-    /// Bounds of what is compiled at once; of code, in steps or bytes.
+    /// Bounds of what is compiled at once.
     static constexpr int kMostIterations = 256;
-    static constexpr std::int64_t kMostSteps = 16384, kMostBytes = 49152;
+    static constexpr std::int64_t kMostSteps = 16384;
 
-    /// Of the code so far, in steps or bytes.
-    std::int64_t size() const {
-        return static_cast<std::int64_t>(wide_ ? vectors_.size() : bytes_.size());
-    }
-    std::int64_t limit() const { return wide_ ? kMostSteps : kMostBytes; }
+    /// Of the code so far, in steps.
+    std::int64_t size() const { return static_cast<std::int64_t>(vectors_.size()); }
 
     /// How often a loop still runs; nullopt if its bounds are not known.
     std::optional<std::int64_t> trips(const LoopTest& test) const {
@@ -156,19 +147,11 @@ class Trace {
     void set_slot(std::uint32_t slot, std::uint64_t bits) {
         written_.insert(slot);
         known_[slot] = bits;
-        if (wide_) return vectors_.store_slot_bits(8 * static_cast<std::int32_t>(slot), bits);
-        Encoder encoder(false);
-        encoder.load_constant(rax, bits);
-        encoder.store(rsi, 8 * static_cast<std::int32_t>(slot), rax);
-        append(encoder.code());
-    }
-    bool append(const std::optional<std::vector<std::uint8_t>>& code) {
-        if (code) bytes_.insert(bytes_.end(), code->begin(), code->end());
-        return code.has_value();
+        vectors_.store_slot_bits(8 * static_cast<std::int32_t>(slot), bits);
     }
 
     bool add(const Instruction& instruction) {
-        if (size() > limit()) return false;
+        if (size() > kMostSteps) return false;
         visit_operands(instruction, [&](Home home, std::uint32_t index, Use use) {
             if (home == Home::slot && use != Use::read) written_.insert(index);
         });
@@ -176,17 +159,15 @@ class Trace {
         vectors_.set_early(chain == nullptr || chain->rows == 1);
         if (chain != nullptr) {
             has_tiles_ = true;
-            return wide_ ? add_chain(vectors_, program_, *chain, pool_, known_)
-                         : append(small_tile_code_avx2(program_, *chain, pool_, known_));
+            return add_chain(vectors_, program_, *chain, known_);
         }
         if (const auto* pick = std::get_if<Pick>(&instruction)) {
             has_tiles_ = true;
             if (pick->out.home == Home::slot) known_.erase(pick->out.index);
-            return wide_ ? add_pick(vectors_, program_, *pick, known_)
-                         : append(pick_code_avx2(program_, *pick, pool_, known_));
+            return add_pick(vectors_, program_, *pick, known_);
         }
         if (const auto* move = std::get_if<Move>(&instruction))
-            return wide_ && add_copy(vectors_, program_, *move);
+            return add_copy(vectors_, program_, *move);
         if (const auto* store = std::get_if<StoreView>(&instruction)) return add_before(*store);
         if (const auto* op = std::get_if<ScalarOp>(&instruction)) {
             if (const auto result = known_result(*op, known_)) {
@@ -194,7 +175,7 @@ class Trace {
                 return true;
             }
             known_.erase(op->out);
-            return wide_ ? add_scalar(vectors_, *op) : append(scalar_code_avx2(*op));
+            return add_scalar(vectors_, *op);
         }
         if (const auto* move = std::get_if<ScalarMove>(&instruction)) {
             if (const auto from = known_.find(move->from); from != known_.end()) {
@@ -202,14 +183,14 @@ class Trace {
                 return true;
             }
             known_.erase(move->to);
-            return wide_ ? add_move(vectors_, *move) : append(move_code_avx2(*move));
+            return add_move(vectors_, *move);
         }
         return false;
     }
 
     /// Where a result goes may be known before it is made.
     bool add_before(const StoreView& store) {
-        if (!wide_ || store.loads || !loops_.empty() || !has_tiles_) return false;
+        if (store.loads || !loops_.empty() || !has_tiles_) return false;
         for (const AccessIndex& index : store.access.indices) {
             if (index.kind == ir::Index::Kind::tile || written_.contains(index.slot)) return false;
         }
@@ -218,11 +199,8 @@ class Trace {
     }
 
     const Program& program_;
-    ConstantPool& pool_;
-    bool wide_;
     KnownSlots known_;
     VectorCode vectors_;
-    std::vector<std::uint8_t> bytes_;
     struct Loop {
         std::size_t test;
         std::int64_t size;  ///< of the code at the last test
@@ -258,8 +236,8 @@ void follow(const Instruction& instruction, KnownSlots& known) {
 }  // namespace
 
 void compile_small_tiles(Program& program) {
-    const bool wide = program.kernels->vector_bytes == 64;
-    if (!wants_machine_code() || (!wide && program.kernels->vector_bytes != 32)) return;
+    const int lanes = static_cast<int>(program.kernels->vector_bytes / 4);
+    if (!wants_machine_code() || (lanes != 16 && lanes != 8)) return;
     const std::map<std::size_t, int> jumps = jumps_to(program);
     const KnownSlots constants = constant_slots(program);
     struct Found {
@@ -276,7 +254,7 @@ void compile_small_tiles(Program& program) {
         std::size_t end = first, next = first + 1;
         bool is_partial = reach < (program.code.size() - first) / 2;
         for (std::size_t stop = is_partial ? first + 2 * reach : program.code.size();;) {
-            Trace trace(program, pool, wide, known);
+            Trace trace(program, pool, lanes, known);
             const bool done = trace.run(first, stop, jumps);
             stop = trace.end();
             if (stop == first && is_partial) {  // a longer loop

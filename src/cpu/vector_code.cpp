@@ -12,13 +12,7 @@ namespace {
 using namespace x86;  // opcodes and registers
 
 constexpr int kWord = 4, kVector = 64, kSlot = 8;
-constexpr Opcode kCompareWords{3, 1, 0x1F}, kAddWords{1, 1, 0xFE}, kPairs{1, 0, 0xC6},
-    kQuarters{3, 1, 0x23}, kPermute{2, 1, 0x16};
-constexpr int kAll = 0xFFFF, kMostDepth = 4;
-
-bool is(Opcode a, Opcode b) {
-    return a.map == b.map && a.prefix == b.prefix && a.byte == b.byte;
-}
+constexpr int kMostDepth = 4;
 
 bool compares(std::int32_t a, std::int32_t b, int predicate) {
     switch (predicate) {
@@ -84,7 +78,7 @@ VectorCode::Value VectorCode::remembered(Address at, Form form, int lanes) const
 }
 
 std::optional<std::pair<VectorCode::Value, int>> VectorCode::lane_at(Address at) const {
-    for (int lane = 0; lane < kLanes; ++lane) {
+    for (int lane = 0; lane < lanes_; ++lane) {
         const Value value = remembered({at.base, at.offset - kWord * lane}, Form::vector, lane + 1);
         if (value != kNone) return std::pair{value, lane};
     }
@@ -105,13 +99,14 @@ void VectorCode::forget(Address at, std::int64_t bytes) {
 
 // ---- Vectors.
 
-VectorCode::Value VectorCode::constant(const Words& words) {
+VectorCode::Value VectorCode::constant(Words words) {
+    std::fill(words.begin() + lanes_, words.end(), 0);
     const auto [found, inserted] = known_constants_.try_emplace(words, 0);
     if (inserted) {
         Step step;
         step.kind = Kind::constant;
         step.bits = constants_.size();
-        step.uniform = std::all_of(words.begin(), words.end(),
+        step.uniform = std::all_of(words.begin(), words.begin() + lanes_,
                                    [&](std::int32_t word) { return word == words[0]; });
         constants_.push_back(words);
         found->second = add(step);
@@ -148,7 +143,7 @@ std::pair<VectorCode::Value, int> VectorCode::origin(Value value, int lane) cons
 std::optional<VectorCode::Address> VectorCode::stored_place(Value value) const {
     const auto found = places_.find(value);
     if (found == places_.end()) return {};
-    return remembered(found->second, Form::vector, kLanes) == value ? std::optional(found->second)
+    return remembered(found->second, Form::vector, lanes_) == value ? std::optional(found->second)
                                                                     : std::nullopt;
 }
 
@@ -199,7 +194,9 @@ VectorCode::Value VectorCode::binary(Opcode opcode, Value a, Value b, int immedi
     step.opcode = opcode;
     step.in = {a, b, kNone, kNone};
     step.immediate = immediate;
-    step.uniform = is_uniform(a) && is_uniform(b);
+    // Shuffles of two vectors have words of both.
+    const bool both = is_uniform(a) && (a == b || is_elementwise(step));
+    step.uniform = is_uniform(b) && (both || is(opcode, kPermute));
     return add_known(step);
 }
 
@@ -213,7 +210,7 @@ VectorCode::Value VectorCode::fma(Value a, Value b, Value c) {
 
 VectorCode::Value VectorCode::blend(Value mask, Value yes, Value no) {
     if (const auto bits = mask_bits(mask)) {
-        if (*bits == kAll) return yes;
+        if (*bits == all()) return yes;
         if (*bits == 0) return no;
     }
     if (yes == no) return yes;
@@ -316,10 +313,12 @@ VectorCode::Value VectorCode::column(Column from, int at, int depth) {
     return add_known(step);
 }
 
-/// Quarters of 128 bits get a word of each of four vectors; the quarter that has the lane is then
-/// taken from each of four such vectors. All of it comes as soon as the vectors are known.
+/// Quarters of 128 bits (halves, with AVX2) get a word of each of four vectors; the quarter that
+/// has the lane is then taken from each such vector. All of it comes as soon as the vectors are
+/// known.
 VectorCode::Value VectorCode::shuffled(Column from, int at) {
-    from.resize(kLanes, from[0]);
+    from.resize(static_cast<std::size_t>(lanes_), from[0]);
+    const std::size_t fours = from.size() / 4;  // vectors after the first two rounds
     const int word = at % 4, quarter = at / 4;
     const auto join = [&](Opcode opcode, std::size_t count, int immediate) {
         for (std::size_t i = 0; i < count; ++i) {
@@ -332,10 +331,14 @@ VectorCode::Value VectorCode::shuffled(Column from, int at) {
             from[i] = add_known(step);
         }
     };
-    join(kPairs, 8, word * 0x55);
-    join(kPairs, 4, 0x88);
-    join(kQuarters, 2, quarter * 0x55);
-    join(kQuarters, 1, 0x88);
+    join(kPairs, 2 * fours, word * 0x55);
+    join(kPairs, fours, 0x88);
+    if (fours == 2) {
+        join(kHalves, 1, quarter | (2 + quarter) << 4);
+    } else {
+        join(kQuarters, 2, quarter * 0x55);
+        join(kQuarters, 1, 0x88);
+    }
     return from[0];
 }
 
@@ -370,7 +373,7 @@ VectorCode::Step VectorCode::view_step(Kind kind, const InView& place, int lanes
     step.kind = kind;
     step.setup = add_setup({encoder.code(), {}});
     step.at = {r8, static_cast<std::int32_t>(kWord * place.lane)};
-    if (lanes < kLanes) step.in[3] = mask(lanes);
+    if (lanes < lanes_) step.in[3] = mask(lanes);
     return step;
 }
 
@@ -414,8 +417,10 @@ VectorCode::Value VectorCode::mask(int lanes) {
 VectorCode::Value VectorCode::compare(Opcode opcode, Value a, Value b, int predicate) {
     if (is(opcode, kCompareWords) && words(a) != nullptr && words(b) != nullptr) {
         int bits = 0;
-        for (std::size_t l = 0; l < kLanes; ++l)
-            bits |= compares((*words(a))[l], (*words(b))[l], predicate) << l;
+        for (int l = 0; l < lanes_; ++l) {
+            const auto at = static_cast<std::size_t>(l);
+            bits |= compares((*words(a))[at], (*words(b))[at], predicate) << l;
+        }
         return mask_of_bits(bits);
     }
     Step step;
@@ -460,10 +465,10 @@ VectorCode::Value VectorCode::load_mask(Address from, int lanes) {
 
 VectorCode::Value VectorCode::broadcast_mask(Address from) {
     if (const Value value = remembered(from, Form::flag, 1); value != kNone) return value;
-    for (int lane = 0; lane < kLanes; ++lane) {
+    for (int lane = 0; lane < lanes_; ++lane) {
         const Value covers = remembered({from.base, from.offset - lane}, Form::mask, lane + 1);
         const auto bits = covers == kNone ? std::nullopt : mask_bits(covers);
-        if (bits) return mask_of_bits((*bits >> lane & 1) != 0 ? kAll : 0);
+        if (bits) return mask_of_bits((*bits >> lane & 1) != 0 ? all() : 0);
     }
     Step step;
     step.kind = Kind::broadcast_mask;
@@ -480,13 +485,13 @@ void VectorCode::store(Address to, Value value, int lanes) {
     Step step;
     step.kind = Kind::store;
     step.in[0] = value;
-    if (lanes < kLanes) step.in[1] = mask(lanes);
+    if (lanes < lanes_) step.in[1] = mask(lanes);
     step.at = to;
     step.bytes = kWord * lanes;
     forget(to, step.bytes);
     remember(to, {Form::vector, value, lanes, step.bytes});
     stored_.insert(value);
-    if (lanes == kLanes) places_[value] = to;
+    if (lanes == lanes_) places_[value] = to;
     add(step);
 }
 
@@ -532,8 +537,8 @@ void VectorCode::store_slot_bits(std::int32_t offset, std::uint64_t bits) {
 void VectorCode::store_mask(Address to, Value mask_value, int lanes) {
     Step step;
     step.kind = Kind::store_mask;
-    step.in = {mask_value, splat(1), kNone, kNone};
-    if (lanes < kLanes) step.in[2] = mask(lanes);
+    step.in = {mask_value, has_masks() ? splat(1) : kNone, kNone, kNone};
+    if (lanes < lanes_) step.in[2] = mask(lanes);
     step.at = to;
     step.bytes = lanes;
     forget(to, lanes);

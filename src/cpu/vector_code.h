@@ -1,4 +1,4 @@
-// Straight-line AVX-512 code on values that have no registers yet.
+// Straight-line code on vectors that have no registers yet, for AVX-512 and AVX2.
 #pragma once
 
 #include <array>
@@ -16,15 +16,15 @@
 
 namespace tilewright::cpu {
 
-/// Steps on vectors of 16 words and on masks, in the order of the program. What memory holds is
+/// Steps on vectors of 16 words (AVX-512) or 8 (AVX2) and on masks, in the order of the program.
+/// What memory holds is
 /// known from the steps before: loads of what was stored are the values themselves, and stores that
 /// later ones cover are left out. Registers are found when all steps are there.
 class VectorCode {
   public:
     /// A vector, or a mask: the step that makes it.
     using Value = int;
-    using Words = std::array<std::int32_t, ConstantPool::kLanes>;
-    static constexpr int kLanes = static_cast<int>(ConstantPool::kLanes);
+    using Words = ConstantPool::Words;
     /// Where code finds memory: rdi is the arena, rsi the slots, rdx the constants.
     struct Address {
         x86::Gpr base = x86::rdi;
@@ -41,8 +41,10 @@ class VectorCode {
         std::vector<Range> reads;
     };
 
-    explicit VectorCode(ConstantPool& pool) : pool_(pool) {}
+    VectorCode(ConstantPool& pool, int lanes) : pool_(pool), lanes_(lanes) {}
 
+    /// Of a vector.
+    int lanes() const { return lanes_; }
     std::size_t size() const { return steps_.size(); }
     /// Whether steps that follow are few and others wait for them: those without memory come as
     /// soon as their operands are known, before the many steps that were there first.
@@ -50,7 +52,7 @@ class VectorCode {
 
     // ---- Vectors.
 
-    Value constant(const Words& words);
+    Value constant(Words words);
     Value splat(std::int32_t word);
     /// The first `lanes` words there; others are of no interest.
     Value load(Address from, int lanes);
@@ -69,9 +71,9 @@ class VectorCode {
     std::optional<Value> gathered(Address first, std::int64_t stride, int lanes);
     /// rcx of the setup in all lanes.
     Value form(Setup setup);
-    /// base + offset + 4 * rax of the setup, which also gives k7: lanes that are not zero.
+    /// What base + offset + 4 * rax of the setup points at, or zero if rcx is 0 and not -1.
     Value indexed_load(Setup setup, Address from, bool scalar);
-    /// The same at the places `places` from there, in words.
+    /// The same with r8 in place of rax, at the places `places` from there, in words.
     Value indexed_gather(Setup setup, Address from, const Words& places, int lanes);
 
     /// Where lanes of a view of an array, or of the copy that stands for it, are: in one row, side
@@ -90,7 +92,7 @@ class VectorCode {
     Value mask_of_bits(int bits);
     Value compare(x86::Opcode opcode, Value a, Value b, int predicate);
     Value signs(Value a);
-    enum class Logic : std::uint8_t { both = 0x41, either = 0x45, one = 0x47 };  ///< instructions
+    enum class Logic : std::uint8_t { both, either, one };
     Value logic(Logic logic, Value a, Value b);
     Value load_mask(Address from, int lanes);
     Value broadcast_mask(Address from);
@@ -147,7 +149,7 @@ class VectorCode {
         int immediate = kNone;
         Address at;
         int bytes = 0;  ///< that it reads or writes there
-        int lanes = kLanes;
+        int lanes = 0;  ///< that a gather reads
         std::uint64_t bits = 0;
         int setup = kNone;
         bool uniform = false;  ///< all lanes are equal
@@ -156,6 +158,8 @@ class VectorCode {
 
         bool is_mask() const { return kind >= Kind::mask && kind <= Kind::broadcast_mask; }
         bool writes() const { return kind >= Kind::store; }
+        /// Is known where it is read: has no register before.
+        bool is_constant() const { return kind == Kind::constant || kind == Kind::mask; }
         /// Reads memory at `at`, whatever its setup reads.
         bool reads() const {
             return kind == Kind::load || kind == Kind::broadcast || kind == Kind::load_mask ||
@@ -175,6 +179,8 @@ class VectorCode {
     using Column = std::vector<Value>;
 
     const Step& step_of(Value value) const { return steps_[static_cast<std::size_t>(value)]; }
+    bool has_masks() const { return lanes_ == 16; }  ///< mask registers
+    int all() const { return (1 << lanes_) - 1; }
     Value add(Step step);
     Value add_known(Step step);             ///< or the same step before
     const Words* words(Value value) const;  ///< nullptr unless they are known
@@ -201,6 +207,7 @@ class VectorCode {
     void find_order();
 
     ConstantPool& pool_;
+    int lanes_;
     std::vector<Step> steps_;
     std::vector<Setup> setups_;
     std::vector<Words> constants_;

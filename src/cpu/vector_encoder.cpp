@@ -1,4 +1,4 @@
-// Finds registers for the steps of vector code and writes their instructions.
+// Finds registers for the steps of vector code.
 #include "cpu/vector_encoder.h"
 
 #include <algorithm>
@@ -10,52 +10,30 @@ namespace {
 
 using namespace x86;  // opcodes and registers
 
-constexpr Opcode kBroadcastWord{2, 1, 0x7C}, kBlend{2, 1, 0x65}, kWidenBytes{2, 1, 0x31},
-    kNarrowWords{2, 2, 0x31}, kTest{2, 1, 0x27}, kTestBytes{2, 1, 0x26}, kSigns{2, 2, 0x39},
-    kPermute{2, 1, 0x16}, kBroadcastByte{2, 1, 0x78}, kGather{2, 1, 0x92};
-
-/// Values are in zmm0 to zmm30 and k1 to k5; steps need the others.
-constexpr int kVectors = 31, kScratch = 31, kFirstMask = 1, kMasks = 5, kSecond = 6, kInside = 7;
-/// Beside a mask: the operand in memory is one word for all lanes.
-constexpr int kToAll = 0x10;
-constexpr int kMostSpills = 128, kVector = 64;
+constexpr int kMostSpilled = 8192;  ///< bytes
+constexpr int kAlignment = 64;
 constexpr int kNever = std::numeric_limits<int>::max();
 
 }  // namespace
 
-VectorEncoder::VectorEncoder(VectorCode& code)
-    : code_(code),
+VectorEncoder::VectorEncoder(VectorCode& code, int vectors, int masks)
+    : encoder_(code.lanes() == 16),
+      code_(code),
+      vector_bytes_(4 * code.lanes()),
       homes_(code.steps_.size()),
       places_(code.steps_.size(), 0),
       is_operand_(code.steps_.size(), false),
-      vectors_{0, std::vector<Value>(kVectors, kNone)},
-      masks_{kFirstMask, std::vector<Value>(kMasks, kNone)} {}
+      vectors_{0, std::vector<Value>(static_cast<std::size_t>(vectors), kNone)},
+      masks_{1, std::vector<Value>(static_cast<std::size_t>(masks), kNone)} {}
 
 void VectorEncoder::find_reads() {
     for (const int i : code_.order_) {
-        for (const Value in : step_of(i).in) {
-            if (in == kNone) continue;
-            std::vector<int>& reads = home_of(in).reads;
+        const Step& step = step_of(i);
+        for (std::size_t k = 0; k < step.in.size(); ++k) {
+            if (step.in[k] == kNone || is_immediate(step, k)) continue;
+            std::vector<int>& reads = home_of(step.in[k]).reads;
             if (reads.empty() || reads.back() != i) reads.push_back(i);
         }
-    }
-}
-
-/// Which operand of a step may be in memory.
-int VectorEncoder::memory_operand(const Step& step) {
-    switch (step.kind) {
-        case Kind::unary:
-            return 0;
-        case Kind::binary:
-        case Kind::compare:
-        case Kind::blend:
-            return 1;
-        case Kind::masked:
-            return step.in[1] == kNone ? 0 : 1;
-        case Kind::fma:
-            return 2;
-        default:
-            return kNone;
     }
 }
 
@@ -67,25 +45,25 @@ void VectorEncoder::find_operands() {
         places_[static_cast<std::size_t>(i)] = static_cast<int>(at);
         if (step_of(i).writes()) writes.push_back(static_cast<int>(at));
     }
+    std::vector<bool> has_operand(code_.steps_.size(), false);
     for (const int i : code_.order_) {
         const Step& step = step_of(i);
-        if (step.kind != Kind::constant && step.kind != Kind::load && step.kind != Kind::broadcast)
-            continue;
         const std::vector<int>& reads = home_of(i).reads;
-        if (reads.size() != 1) continue;
-        const Step& reader = step_of(reads[0]);
-        const int operand = memory_operand(reader);
-        if (operand == kNone) continue;
-        bool alone = true;
-        for (int k = 0; k < static_cast<int>(reader.in.size()); ++k) {
-            if (k != operand && reader.in[static_cast<std::size_t>(k)] == i) alone = false;
+        if (!is_readable(step) || reads.size() != 1) continue;
+        const auto reader = static_cast<std::size_t>(reads[0]);
+        const Step& reads_it = step_of(reads[0]);
+        bool alone = !has_operand[reader];
+        for (std::size_t k = 0; k < reads_it.in.size(); ++k) {
+            if (reads_it.in[k] != i) continue;
+            alone = alone && takes_memory(reads_it, k) &&
+                    std::count(reads_it.in.begin(), reads_it.in.end(), i) == 1;
         }
-        if (!alone || reader.in[static_cast<std::size_t>(operand)] != i) continue;
-        const int from = places_[static_cast<std::size_t>(i)],
-                  to = places_[static_cast<std::size_t>(reads[0])];
+        if (!alone) continue;
+        const int from = places_[static_cast<std::size_t>(i)], to = places_[reader];
         const auto write = std::lower_bound(writes.begin(), writes.end(), from);
         const bool same = write == writes.end() || *write > to;
-        is_operand_[static_cast<std::size_t>(i)] = same || step.kind == Kind::constant;
+        has_operand[reader] = is_operand_[static_cast<std::size_t>(i)] =
+            same || step.kind == Kind::constant;
     }
 }
 
@@ -115,17 +93,13 @@ int VectorEncoder::free_register(File& file, const Step& step) {
 void VectorEncoder::spill(Value value) {
     Home& home = home_of(value);
     File& file = file_of(value);
-    const Step& step = step_of(value);
-    const bool again = step.kind == Kind::constant || step.kind == Kind::mask;
-    if (!again && home.spilled == kNone) {
+    if (!step_of(value).is_constant() && home.spilled == kNone) {
         home.spilled = free_spills_.empty() ? spills_++ : free_spills_.back();
         if (!free_spills_.empty()) free_spills_.pop_back();
-        if (step.is_mask()) {
-            encoder_.fixed({0xC4, 0xC1, 0x78, 0x91, 0x82 | home.reg << 3});  // kmovw [r10 + ..], k
-            encoder_.word(kVector * home.spilled);
-        } else {
-            encoder_.vector_memory(kStore, home.reg, 0, r10, kVector * home.spilled);
-        }
+        if (has_mask(value))
+            store_spilled_mask(spill_offset(home.spilled), home.reg);
+        else
+            encoder_.vector_memory(kStore, home.reg, 0, r10, spill_offset(home.spilled));
     }
     file.held[static_cast<std::size_t>(home.reg - file.first)] = kNone;
     home.reg = kNone;
@@ -133,47 +107,65 @@ void VectorEncoder::spill(Value value) {
 
 void VectorEncoder::load_constant(int reg, Value value) {
     const VectorCode::Words& words = *code_.words(value);
-    if (std::all_of(words.begin(), words.end(), [](std::int32_t word) { return word == 0; }))
+    if (words == VectorCode::Words{})
         encoder_.vector(kZero, reg, reg, reg);
     else
-        encoder_.vector_memory(kLoad, reg, 0, rdx, code_.pool_.at(words));
+        encoder_.vector_memory(kLoad, reg, 0, rdx, constant_at(words));
 }
 
-void VectorEncoder::load_mask(int reg, std::uint64_t bits) {
-    encoder_.fixed({0xB8});  // mov eax, bits
-    encoder_.word(static_cast<std::int32_t>(bits));
-    encoder_.fixed({0xC5, 0xF8, 0x92, 0xC0 | reg << 3});  // kmovw
-}
-
-/// The register of an operand of a step.
-int VectorEncoder::in_register(Value value, const Step& step) {
+/// Brings an operand of a step to a register.
+void VectorEncoder::bring(Value value, const Step& step) {
     Home& home = home_of(value);
-    if (home.reg != kNone) return home.reg;
+    if (home.reg != kNone) return;
     File& file = file_of(value);
     const int at = free_register(file, step), reg = file.first + at;
     const Step& made = step_of(value);
-    if (made.kind == Kind::constant) {
+    if (made.kind == Kind::constant)
         load_constant(reg, value);
-    } else if (made.kind == Kind::mask) {
-        load_mask(reg, made.bits);
-    } else if (made.is_mask()) {
-        encoder_.fixed({0xC4, 0xC1, 0x78, 0x90, 0x82 | reg << 3});  // kmovw k, [r10 + ..]
-        encoder_.word(kVector * home.spilled);
-    } else {
-        encoder_.vector_memory(kLoad, reg, 0, r10, kVector * home.spilled);
-    }
+    else if (made.kind == Kind::mask)
+        load_mask(reg, static_cast<int>(made.bits));
+    else if (has_mask(value))
+        load_spilled_mask(reg, spill_offset(home.spilled));
+    else
+        encoder_.vector_memory(kLoad, reg, 0, r10, spill_offset(home.spilled));
     file.held[static_cast<std::size_t>(at)] = value;
-    return home.reg = reg;
+    home.reg = reg;
 }
 
-/// Gives back the registers of what is read here for the last time.
+/// Operands in memory cost no instruction. They get a register if one is free and they are read
+/// again.
+bool VectorEncoder::stays_in_memory(const Step& step, std::size_t k) {
+    const Value value = step.in[k];
+    const Home& home = home_of(value);
+    const bool constant = step_of(value).kind == Kind::constant;
+    if (home.reg != kNone || has_mask(value) || (home.spilled == kNone && !constant) ||
+        !takes_memory(step, k))
+        return false;
+    const auto others = std::count_if(step.in.begin(), step.in.end(), [&](Value other) {
+        return other != kNone && (other == value || is_operand_[static_cast<std::size_t>(other)]);
+    });
+    if (others != 1) return false;
+    const bool last = home.next + 1 >= home.reads.size();
+    return last ||
+           std::find(vectors_.held.begin(), vectors_.held.end(), kNone) == vectors_.held.end();
+}
+
+VectorEncoder::Memory VectorEncoder::memory_of(Value operand) {
+    const Step& made = step_of(operand);
+    if (made.kind == Kind::constant) return {rdx, constant_at(*code_.words(operand)), false};
+    if (is_operand_[static_cast<std::size_t>(operand)])
+        return {made.at.base, made.at.offset, made.kind == Kind::broadcast};
+    return {r10, spill_offset(home_of(operand).spilled), false};
+}
+
 void VectorEncoder::release(const Step& step) {
     for (const Value in : step.in) {
         if (in == kNone) continue;
         Home& home = home_of(in);
         if (home.next < home.reads.size() && home.reads[home.next] == at_) ++home.next;
         if (home.next < home.reads.size()) continue;
-        if (home.spilled != kNone) free_spills_.push_back(std::exchange(home.spilled, kNone));
+        // The instruction may read it there after others are spilled.
+        if (home.spilled != kNone) read_spills_.push_back(std::exchange(home.spilled, kNone));
         if (home.reg == kNone) continue;
         File& file = file_of(in);
         file.held[static_cast<std::size_t>(home.reg - file.first)] = kNone;
@@ -188,7 +180,6 @@ int VectorEncoder::result(Value value, const Step& step) {
     return home_of(value).reg = file.first + at;
 }
 
-/// A register that holds operand k: its own if nothing else reads it.
 int VectorEncoder::result_over(Value value, const Step& step, std::size_t k) {
     Home& over = home_of(step.in[k]);
     if (over.next + 1 < over.reads.size()) {
@@ -203,6 +194,12 @@ int VectorEncoder::result_over(Value value, const Step& step, std::size_t k) {
 
 // ---- Instructions.
 
+void VectorEncoder::encode(Opcode opcode, int reg, int second, int operand, int mask) {
+    if (operand != kNone) return encoder_.vector(opcode, reg, second, operand, mask);
+    encoder_.vector_memory(opcode, reg, second, memory_.base, memory_.offset,
+                           mask | (memory_.is_word ? kToAll : 0));
+}
+
 void VectorEncoder::setup(const Step& step) {
     if (step.setup == kNone) return;
     for (const std::uint8_t byte : code_.setups_[static_cast<std::size_t>(step.setup)].code)
@@ -211,18 +208,29 @@ void VectorEncoder::setup(const Step& step) {
 
 void VectorEncoder::encode_step(Value value) {
     at_ = value;
+    free_spills_.insert(free_spills_.end(), read_spills_.begin(), read_spills_.end());
+    read_spills_.clear();
     const Step step = step_of(value);
-    if (is_operand_[static_cast<std::size_t>(value)]) return;
     // Constants have no register before they are read.
-    if (step.kind == Kind::constant || step.kind == Kind::mask) return;
+    if (is_operand_[static_cast<std::size_t>(value)] || step.is_constant()) return;
     Registers regs{kNone, kNone, kNone, kNone};
+    std::size_t in_memory = step.in.size();
     for (std::size_t k = 0; k < step.in.size(); ++k) {
         const Value in = step.in[k];
-        if (in != kNone && !is_operand_[static_cast<std::size_t>(in)]) in_register(in, step);
+        if (in == kNone || is_immediate(step, k) || is_operand_[static_cast<std::size_t>(in)])
+            continue;
+        if (in_memory == step.in.size() && stays_in_memory(step, k))
+            in_memory = k;
+        else
+            bring(in, step);
     }
     for (std::size_t k = 0; k < step.in.size(); ++k) {
-        if (step.in[k] != kNone) regs[k] = home_of(step.in[k]).reg;
+        const Value in = step.in[k];
+        if (in == kNone) continue;
+        regs[k] = home_of(in).reg;
+        if (k == in_memory || is_operand_[static_cast<std::size_t>(in)]) memory_ = memory_of(in);
     }
+    setup(step);
     if (step.writes()) {
         encode_store(step, regs);
         return release(step);
@@ -230,118 +238,15 @@ void VectorEncoder::encode_step(Value value) {
     encode_value(value, step, regs);
 }
 
-void VectorEncoder::encode_value(Value value, const Step& step, const Registers& regs) {
-    // The operand in memory keeps no register, but others are where they were.
-    const auto operand = [&](Opcode opcode, int reg, int second, std::size_t k, int mask = 0) {
-        const Value in = step.in[k];
-        const Step& made = step_of(in);
-        if (!is_operand_[static_cast<std::size_t>(in)]) {
-            encoder_.vector(opcode, reg, second, regs[k], mask);
-        } else if (made.kind == Kind::constant) {
-            encoder_.vector_memory(opcode, reg, second, rdx, code_.pool_.at(*code_.words(in)),
-                                   mask);
-        } else {
-            encoder_.vector_memory(opcode, reg, second, made.at.base, made.at.offset,
-                                   mask | (made.kind == Kind::broadcast ? kToAll : 0));
-        }
-        if (step.immediate != kNone) encoder_.immediate(step.immediate);
-    };
-    setup(step);
-    if (step.kind == Kind::fma) {
-        const int reg = result_over(value, step, 0);
-        operand(kFma213, reg, regs[1], 2);
-        return release(step);
+void VectorEncoder::store_slot_end(const Step& step) {
+    if (step.kind == Kind::store_bits) {
+        encoder_.load_constant(rax, step.bits);
+        return encoder_.store(step.at.base, step.at.offset, rax);
     }
-    if (step.kind == Kind::masked) {
-        const bool zeros = step.in[2] == kNone;
-        if (zeros) release(step);
-        const int reg = zeros ? result(value, Step()) : result_over(value, step, 2);
-        const bool two = step.in[1] != kNone;
-        operand(step.opcode, reg, two ? regs[0] : 0, two ? 1 : 0, regs[3] | (zeros ? kZeros : 0));
-        if (!zeros) release(step);
-        return;
-    }
-    release(step);
-    const int reg = result(value, Step());
-    switch (step.kind) {
-        case Kind::load:
-            return encoder_.vector_memory(kLoad, reg, 0, step.at.base, step.at.offset);
-        case Kind::broadcast:
-            return encoder_.vector_memory(kBroadcast, reg, 0, step.at.base, step.at.offset);
-        case Kind::unary:
-            return operand(step.opcode, reg, 0, 0);
-        case Kind::binary:
-        case Kind::compare:
-            return operand(step.opcode, reg, regs[0], 1);
-        case Kind::blend:
-            return operand(kBlend, reg, regs[2], 1, regs[0]);
-        case Kind::lane:
-            if (step.immediate == 0) return encoder_.vector(kBroadcast, reg, 0, regs[0]);
-            encoder_.vector_memory(kLoad, kScratch, 0, rdx, code_.pool_.splat(step.immediate));
-            return encoder_.vector(kPermute, reg, kScratch, regs[0]);
-        case Kind::form:
-            return encoder_.vector(kBroadcastWord, reg, 0, rcx);
-        case Kind::load_view:
-            return encoder_.vector_memory(kLoad, reg, 0, r8, step.at.offset,
-                                          regs[3] == kNone ? 0 : regs[3] | kZeros);
-        case Kind::indexed_load:
-            return encoder_.vector_lanes(step.opcode, reg, 0, step.at.base, step.at.offset,
-                                         kInside | kZeros);
-        case Kind::indexed_gather:
-            load_mask(kSecond, (std::uint64_t{1} << step.lanes) - 1);
-            encoder_.fixed({0xC5, 0x84 | (~kSecond & 15) << 3, 0x41,  // kandw
-                            0xC0 | kSecond << 3 | kInside});
-            encoder_.vector(kMove, kScratch, 0, regs[0]);
-            encoder_.vector(kZero, reg, reg, reg);
-            return encoder_.vector_gather(kGather, reg, kScratch, r8, step.at.offset, kSecond);
-        case Kind::signs:
-            return encoder_.vector(kSigns, reg, 0, regs[0]);
-        case Kind::logic:
-            return encoder_.fixed(
-                {0xC5, 0x84 | (~regs[0] & 15) << 3, step.immediate, 0xC0 | reg << 3 | regs[1]});
-        case Kind::load_mask:
-            encoder_.vector_memory(kWidenBytes, kScratch, 0, step.at.base, step.at.offset);
-            return encoder_.vector(kTest, reg, kScratch, kScratch);
-        case Kind::broadcast_mask:
-            // One byte: more of them may come from several stores, for which a load has to wait.
-            encoder_.vector_memory(kBroadcastByte, kScratch, 0, step.at.base, step.at.offset);
-            return encoder_.vector(kTestBytes, reg, kScratch, kScratch);
-        default:
-            return;
-    }
-}
-
-void VectorEncoder::encode_store(const Step& step, const Registers& regs) {
-    setup(step);
-    const Gpr base = step.at.base;
-    const std::int32_t offset = step.at.offset;
-    const auto upper_half = [&](std::int32_t word) {
-        encoder_.fixed({0xC7, 0x80 | base});  // mov dword
-        encoder_.word(offset + 4);
-        encoder_.word(word);
-    };
-    switch (step.kind) {
-        case Kind::store:
-            return encoder_.vector_memory(kStore, regs[0], 0, base, offset,
-                                          regs[1] == kNone ? 0 : regs[1]);
-        case Kind::store_view:
-            return encoder_.vector_memory(kStore, regs[0], 0, r8, offset,
-                                          regs[3] == kNone ? 0 : regs[3]);
-        case Kind::store_element:
-            return encoder_.vector_memory(kStoreScalar, regs[0], 0, base, offset);
-        case Kind::store_slot:
-            encoder_.vector_memory(kStoreScalar, regs[0], 0, base, offset);
-            return upper_half(0);
-        case Kind::store_bits:
-            encoder_.load_constant(rax, step.bits);
-            return encoder_.store(base, offset, rax);
-        case Kind::store_mask:
-            encoder_.vector(kMove, kScratch, 0, regs[1], regs[0] | kZeros);
-            return encoder_.vector_memory(kNarrowWords, kScratch, 0, base, offset,
-                                          regs[2] == kNone ? 0 : regs[2]);
-        default:
-            return;
-    }
+    if (step.kind != Kind::store_slot) return;
+    encoder_.fixed({0xC7, 0x80 | step.at.base});  // mov dword
+    encoder_.word(step.at.offset + 4);
+    encoder_.word(0);
 }
 
 std::optional<std::vector<std::uint8_t>> VectorEncoder::encode() {
@@ -349,14 +254,14 @@ std::optional<std::vector<std::uint8_t>> VectorEncoder::encode() {
     find_operands();
     for (const int i : code_.order_) {
         encode_step(i);
-        if (spills_ > kMostSpills) return std::nullopt;
+        if (spill_offset(spills_) > kMostSpilled) return std::nullopt;
     }
     if (spills_ == 0) return encoder_.code();
-    Encoder whole(true);
+    Encoder whole(false);
     whole.fixed({0x49, 0x89, 0xE1, 0x48, 0x81, 0xEC});  // mov r9, rsp; sub rsp, ..
-    whole.word(kVector * (spills_ + 1));
+    whole.word(spill_offset(spills_) + kAlignment);
     whole.fixed({0x4C, 0x8D, 0x94, 0x24});  // lea r10, [rsp + ..]
-    whole.word(kVector - 1);
+    whole.word(kAlignment - 1);
     whole.fixed({0x49, 0x83, 0xE2, 0xC0});  // and r10, -64
     std::vector<std::uint8_t> code = whole.code();
     code.insert(code.end(), encoder_.code().begin(), encoder_.code().end());

@@ -6,8 +6,9 @@
 
 namespace tilewright::cpu {
 
-/// A blend with what it alone reads becomes that step with a mask.
+/// A blend with what it alone reads becomes that step with a mask, if there are mask registers.
 void VectorCode::join_blends() {
+    if (!has_masks()) return;
     std::vector<int> reads(steps_.size(), 0);
     for (const Step& step : steps_) {
         for (const Value in : step.in) {
@@ -31,7 +32,7 @@ void VectorCode::join_blends() {
             joined.early = blend.early;
             joined.in[2] = zero ? kNone : other;
             joined.in[3] = blend.in[0];
-            if (!yes) joined.in[3] = mask_of_bits(~*bits & ((1 << kLanes) - 1));
+            if (!yes) joined.in[3] = mask_of_bits(~*bits & all());
             steps_[i] = joined;
             break;
         }
@@ -119,8 +120,7 @@ void VectorCode::drop_unread() {
 void VectorCode::find_order() {
     std::vector<int> after(steps_.size());
     for (std::size_t i = 0; i < steps_.size(); ++i) {
-        const bool free = steps_[i].kind == Kind::constant || steps_[i].kind == Kind::mask;
-        after[i] = free ? 0 : static_cast<int>(i);
+        after[i] = steps_[i].is_constant() ? 0 : static_cast<int>(i);
         if (!used_[i]) continue;
         order_.push_back(static_cast<int>(i));
         if (!steps_[i].early) continue;
@@ -139,7 +139,7 @@ std::optional<std::vector<std::uint8_t>> VectorCode::encode() {
     choose_lanes();
     drop_unread();
     find_order();
-    auto code = VectorEncoder(*this).encode();
+    auto code = (has_masks() ? avx512_encoder(*this) : avx2_encoder(*this))->encode();
     if (code && has_views_) code->insert(code->begin(), {0x49, 0x89, 0xCB});  // mov r11, rcx
     return code;
 }

@@ -231,17 +231,17 @@ TEST_P(Super, GradientPairsAreThoseOfSeparateOps) {
     if (super.gradient_pairs == nullptr) GTEST_SKIP() << "this table has no bf16 product";
     for (const std::int64_t lanes : {64, 80, 128}) {
         for (const int form : {0, 1, 2}) {  // one shift for each row, for each lane; a diagonal
-            constexpr std::int64_t kRows = 6;
+            constexpr std::int64_t kFewRows = 6;
             const std::int64_t width = lanes + 3;
-            Tile score(kRows, lanes, 31, 40), derivative(kRows, lanes, 32);
-            const Tile shift(kRows, lanes, 33), delta(kRows, lanes, 34);
+            Tile score(kFewRows, lanes, 31, 40), derivative(kFewRows, lanes, 32);
+            const Tile shift(kFewRows, lanes, 33), delta(kFewRows, lanes, 34);
             score.x[0] = -kInf;
             score.x[1] = NAN;
             score.x[2] = 290;  // far from overflow only with the factor
             score.x[3] = -260;
             const StripOperand lane_shift{shift.x.data(), form == 1 ? 0 : width, form == 1 ? 1 : 0},
                 lane_delta{delta.x.data(), form == 1 ? 0 : width, form == 1 ? 1 : 0};
-            const auto size = static_cast<std::size_t>(kRows * width);
+            const auto size = static_cast<std::size_t>(kFewRows * width);
             Strip s = strip_of(score);
             s.immediate[0] = 0.5;
             s.in[1] = lane_shift;
@@ -271,7 +271,7 @@ TEST_P(Super, GradientPairsAreThoseOfSeparateOps) {
             step.immediate = 0.5F;
             FusedCall call;
             call.steps = &step;
-            call.rows = kRows;
+            call.rows = kFewRows;
             call.lanes = lanes;
             call.blocks = lanes / 64;
             call.num_operands = 7;
@@ -301,7 +301,7 @@ TEST_P(Super, GradientPairsAreThoseOfSeparateOps) {
                 return (x & 0x7fff) < 0x80 ? 0 : x;        // subnormal numbers are zeros
             };
             const auto rounded = [&](float x) { return bits(f32_to_bf16(x)); };
-            for (std::int64_t row = 0; row < kRows; ++row) {
+            for (std::int64_t row = 0; row < kFewRows; ++row) {
                 for (std::int64_t lane = 0; lane < lanes; ++lane) {
                     const auto at = static_cast<std::size_t>(row * width + lane);
                     const auto pair =

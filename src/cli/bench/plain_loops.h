@@ -33,7 +33,8 @@ extern const PlainLoops kPlainLoopsDefault;
 extern const PlainLoops kPlainLoopsV3, kPlainLoopsV4;
 #endif
 
-/// The loops compiled for the highest level that this machine supports.
+/// The loops compiled for the highest level that this machine supports, or for AVX2 if the tile
+/// machine is asked to use that.
 const PlainLoops& plain_loops();
 
 }  // namespace tilewright::cli

@@ -50,13 +50,11 @@ class Encoder {
     }
     /// The same with what `base` points at.
     void vector_at(Opcode op, int reg, int second, Gpr base) {
-        constexpr int kNoIndex = 4 << 3;
         memory(op, reg, second, base, kNoIndex, 0);
     }
     /// The same with what lies `offset` bytes from there.
     void vector_memory(Opcode op, int reg, int second, Gpr base, std::int32_t offset,
                        int mask = 0) {
-        constexpr int kNoIndex = 4 << 3;
         memory(op, reg, second, base, kNoIndex, offset, mask);
     }
     /// The same with words at base + 4 * each lane of `index` + offset. `mask` is a vector unless
@@ -70,7 +68,7 @@ class Encoder {
 
     /// The first word of a vector = `word`, which is one of the first eight; the rest is zero.
     void move_word(int reg, Gpr word) {
-        fixed({0xC4, 0x61 | (~reg >> 3 & 1) << 7, 0x79, 0x6E, 0xC0 | (reg & 7) << 3 | word});
+        fixed({0xC5, 0x79 | (~reg >> 3 & 1) << 7, 0x6E, 0xC0 | (reg & 7) << 3 | word});
     }
     /// rax = the first 64 bits of a vector.
     void move_to_rax(int reg) {
@@ -118,15 +116,23 @@ class Encoder {
     }
 
   private:
+    static constexpr int kNoIndex = 4 << 3;
+
     void byte(int value) { code_.push_back(static_cast<std::uint8_t>(value)); }
 
     /// Prefixes hold the upper bits of registers inverted.
     void prefix(Opcode op, int reg, int second, int x, int b, int mask) {
         const auto inverted = [](int bit, int at) { return (~bit & 1) << at; };
+        const int length = !wide_ && op.prefix == 2 ? 0 : 4;  // of 256 bits, but for scalars
+        if (!wide_ && op.map == 1 && ((x | b) & 1) == 0) {
+            byte(0xC5);
+            byte(inverted(reg >> 3, 7) | (~second & 15) << 3 | length | op.prefix);
+            return byte(op.byte);
+        }
         byte(wide_ ? 0x62 : 0xC4);
         byte(inverted(reg >> 3, 7) | inverted(x, 6) | inverted(b, 5) |
              (wide_ ? inverted(reg >> 4, 4) : 0) | op.map);
-        byte((~second & 15) << 3 | 4 | op.prefix);
+        byte((~second & 15) << 3 | length | op.prefix);
         if (wide_) byte(2 << 5 | inverted(second >> 4, 3) | mask);
         byte(op.byte);
     }
@@ -135,10 +141,20 @@ class Encoder {
         prefix(op, reg, second, 0, base >> 3, mask);
         address(reg, scale_and_index, base, offset);
     }
+    /// In as few bytes as it takes. EVEX instructions count offsets of one byte in operands, whose
+    /// size is not known here.
     void address(int reg, int scale_and_index, Gpr base, std::int32_t offset) {
-        byte(0x84 | (reg & 7) << 3);  // a scaled index and an offset of 32 bits follow
-        byte(scale_and_index | (base & 7));
-        word(offset);
+        const bool near = !wide_ && -128 <= offset && offset <= 127;
+        const bool here = offset == 0 && (base & 7) != rbp;
+        const int mode = here ? 0 : near ? 0x40 : 0x80;
+        if (scale_and_index == kNoIndex && (base & 7) != rsp) {
+            byte(mode | (reg & 7) << 3 | (base & 7));
+        } else {
+            byte(mode | (reg & 7) << 3 | 4);
+            byte(scale_and_index | (base & 7));
+        }
+        if (here) return;
+        near ? byte(offset & 0xFF) : word(offset);
     }
     /// Of 64 bits; `base` is neither rsp nor r12.
     void general(int opcode, Gpr reg, Gpr base, std::int32_t offset) {
