@@ -8,35 +8,24 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
 
+#include "cpu/kept_code.h"
 #include "cpu/operands.h"
 #include "cpu/simd/executable_code.h"
 #include "cpu/small_tile_code.h"
 #include "cpu/vector_code.h"
-#include "support/memo.h"
 
 namespace tilewright::cpu {
 namespace {
 
 using Function = decltype(MachineCode::function);
 
-/// Equal code is kept once, until the process ends: programs refer to it.
 Function executable(std::vector<std::uint8_t> code) {
-    constexpr std::size_t kMost = 4096;
-    static auto* const kKnown =
-        new Memo<std::string, const ExecutableCode*>("machine code of small tiles", kMost);
+    constexpr std::size_t kMost = 4096, kMostBytes = std::size_t{64} << 20;
+    static auto* const kKept = new KeptCode("machine code of small tiles", kMost, kMostBytes);
     code.insert(code.end(), {0xC5, 0xF8, 0x77, 0xC3});  // vzeroupper, ret
-    const std::string key(code.begin(), code.end());
-    const ExecutableCode* kept = kKnown->find(key).value_or(nullptr);
-    if (kept == nullptr) {
-        if (kKnown->size() >= kMost) return nullptr;
-        const auto* const made = new ExecutableCode(code);
-        kept = kKnown->put(key, made);
-        if (kept != made) delete made;  // another thread was first
-    }
-    return reinterpret_cast<Function>(kept->data());
+    return reinterpret_cast<Function>(kKept->keep(code));
 }
 
 void set_targets(Program& program, const std::vector<std::size_t>& moved) {

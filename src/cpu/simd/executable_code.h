@@ -17,8 +17,13 @@ class ExecutableCode {
 
     /// nullptr where the system refuses.
     std::byte* data() const { return data_; }
+    std::size_t size() const { return size_; }
+    /// The bytes of whole pages that code of this size takes.
+    static std::size_t memory(std::size_t size) { return (size + kPage - 1) / kPage * kPage; }
 
   private:
+    static constexpr std::size_t kPage = 4096;  ///< of x86-64
+
     std::byte* data_ = nullptr;
     std::size_t size_;
 };
