@@ -40,6 +40,11 @@ std::string emulated_source(const std::string& source, const std::string& kernel
         types.push_back(one.substr(0, one.rfind(' ')));
     }
     text.replace(at, kernel.size(), name);
+    static const std::regex kShared(R"((\d+) bytes of shared memory)");
+    std::smatch found;
+    const std::string top = source.substr(0, source.find('\n'));
+    const std::string shared_bytes =
+        std::regex_search(top, found, kShared) ? found[1].str() : "kSharedBytes";
     std::string arguments, sizes;
     for (std::size_t p = 0; p < types.size(); ++p) {
         arguments += fmt::format("{}*static_cast<{}*>(p[{}])", p == 0 ? "" : ", ", types[p], p);
@@ -50,6 +55,7 @@ std::string emulated_source(const std::string& source, const std::string& kernel
                "extern \"C\" void run_{0}(void** p, const unsigned* grid, int threads, unsigned "
                "seed) "
                "{{\n"
+               "    emulator::shared_bytes = {3};\n"
                "    gridDim = {{grid[0], grid[1], 1}};\n"
                "    for (long i = 0; i < static_cast<long>(grid[0]) * grid[1]; i += grid[2]) {{\n"
                "        blockIdx = {{static_cast<unsigned>(i % grid[0]), "
@@ -57,7 +63,7 @@ std::string emulated_source(const std::string& source, const std::string& kernel
                "        emulator::run_block(threads, seed + i, [&] {{ {0}({1}); }}, grid[2]);\n"
                "    }}\n}}\n"
                "extern \"C\" const unsigned long sizes_{0}[] = {{{2}0}};\n",
-               name, arguments, sizes);
+               name, arguments, sizes, shared_bytes);
 }
 
 std::string emulated_user_source(const std::string& source) {
@@ -71,8 +77,10 @@ std::string emulated_user_source(const std::string& source) {
 
 std::string emulated_compile_command(const std::string& file, const std::string& object,
                                      const std::string& options) {
+    // An address that is not aligned to what is read or written there is an illegal instruction.
     return fmt::format(
         "{0} -std=c++20 -O0 -w -fno-strict-aliasing -ffp-contract=off -fPIC -shared "
+        "-fsanitize=alignment -fsanitize-undefined-trap-on-error "
         "-I {1}/tests/cuda/emulator -I {1}/src{4} -o {2} {3} 2>&1",
         TW_CXX_COMPILER, TW_SOURCE_FOLDER, object, file, options);
 }

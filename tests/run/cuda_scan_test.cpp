@@ -62,7 +62,8 @@ std::vector<std::string> check_scans(const std::vector<ScanCase>& cases) {
         SCOPED_TRACE(made.function.name);
         prepared.push_back(cuda::prepare(made.function));
         cuda::Target target = cuda::target_of("sm_90a");
-        target.facts.assign(made.extents.size(), {true, true});
+        const testing_support::ProgramArrays arrays(made.function, made.extents);
+        target.facts = cuda::facts_of(prepared.back(), arrays.arguments);
         kernels.push_back(cuda::generate(prepared.back(), target));
         texts.push_back(kernels.back().source);
     }
@@ -222,7 +223,10 @@ TEST(CudaScans, ScansInLoops) {
                                 },
                                 {{DType::i32, shape}, {DType::i32, shape}}, {{DType::i32, shape}});
     made.function.hints.num_warps = 8;
-    check_scans({made});
+    const std::string text = check_scans({made})[0];
+    // The totals of eight warps are scanned by the lanes of each.
+    EXPECT_THAT(text, HasSubstr("_all0, lane - 4)"));
+    EXPECT_THAT(text, Not(HasSubstr("_all0, lane - 8)")));
 }
 
 /// A program that scans lines along an axis in one tile: an affine recurrence with a factor for all
@@ -343,6 +347,8 @@ TEST(CudaScans, LongLinesAreScannedInPieces) {
                                    long_lines(f64, {3, 20001}, 1, true)};
     cases.push_back(recurrence(i32, {1, 100003}, 1, false, 0, 0));
     cases.push_back(recurrence(i8, {1, 262144}, 1, true, 16, 0));
+    // It would fit shared memory, but not the registers of threads.
+    cases.push_back(recurrence(i8, {1, 65536}, 1, false, 0, 0));
     for (const std::string& text : check_scans(cases)) EXPECT_THAT(text, HasSubstr("for (i64"));
 }
 
@@ -388,6 +394,34 @@ TEST(CudaScans, GradientsOfLinesThatFitNoThreadBlockAreRefused) {
     } catch (const UserError& error) {
         EXPECT_THAT(error.what(), HasSubstr("concatenate of f32[1, 262144]"));
     }
+}
+
+// What GPUs leave undefined, and other blocks of threads would notice.
+TEST(CudaScans, TheEmulatorNoticesWhatIsUndefined) {
+    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
+        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    const ScanCase made = recurrence(DType::i32, {1, 2048}, 1, false, 4, 0);
+    const ir::Function prepared = cuda::prepare(made.function);
+    testing_support::ProgramArrays arrays(made.function, made.extents);
+    cuda::Target target = cuda::target_of("sm_90a");
+    target.facts = cuda::facts_of(prepared, arrays.arguments);
+    std::vector<cuda::Generated> kernels(5, cuda::generate(prepared, target));
+    const auto plant = [&](std::size_t in, const std::string& words, const std::string& by) {
+        const std::size_t at = kernels[in].source.find(words);
+        ASSERT_NE(at, std::string::npos) << words << "\n" << kernels[in].source;
+        kernels[in].source.replace(at, words.size(), by);
+    };
+    plant(1, "const i32 up0 = ", "i32 up0 = 0; if (lane != 5) up0 = ");
+    plant(2, "__syncthreads();", "if (warp == 0) __syncthreads(); else __syncthreads();");
+    plant(3, "load_raw(p0, ", "load_raw(p0 + 1, ");
+    plant(4, "kBuffer0 = 0;", "kBuffer0 = 100000;");
+    const testing_support::EmulatedKernels emulated(kernels);
+    cuda::LaunchArguments arguments(prepared, arrays.arguments);
+    emulated.run(0, arguments, 0);
+    EXPECT_DEATH(emulated.run(1, arguments, 0), "a shuffle in divergent code");
+    EXPECT_DEATH(emulated.run(2, arguments, 0), "different __syncthreads");
+    EXPECT_DEATH(emulated.run(3, arguments, 0), "");
+    EXPECT_DEATH(emulated.run(4, arguments, 0), "past the shared memory");
 }
 
 // Functions of more values than registers should hold are scanned in steps.

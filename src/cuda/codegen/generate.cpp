@@ -90,6 +90,17 @@ bool is_scatter(const ir::Instruction& made) {
     return made.op != Op::load && has_index_tiles(made);
 }
 
+bool is_scan(const ir::Instruction& made) {
+    return made.op == Op::scan || made.op == Op::associative_scan;
+}
+
+/// Bytes of the registers of a tile whose elements threads compute with.
+std::int64_t register_bytes(const ir::Type& tile) {
+    constexpr std::int64_t kWord = 4;
+    return padded_bytes(tile) / size_of(tile.dtype) *
+           std::max<std::int64_t>(kWord, size_of(tile.dtype));
+}
+
 bool is_sort(const ir::Instruction& made) {
     return made.op == Op::sort || made.op == Op::argsort;
 }
@@ -103,8 +114,7 @@ bool has_sorts(const ir::Function& kernel) {
 /// Does every element of what an instruction reads or writes pass through shared memory, perhaps?
 bool moves_elements(const ir::Instruction& made) {
     return made.op == Op::transpose || made.op == Op::reshape || made.op == Op::concatenate ||
-           made.op == Op::scan || made.op == Op::associative_scan || is_sort(made) ||
-           has_index_tiles(made);
+           is_scan(made) || is_sort(made) || has_index_tiles(made);
 }
 
 /// True when a tile fits threads but would not fit shared memory where it must be there, or would
@@ -114,18 +124,25 @@ bool is_better_cut(const ir::Function& kernel) {
     constexpr std::int64_t kMaxMovedBytes = 65536;  // leaves room for other buffers on SM86
     constexpr std::int64_t kMaxWideSums = 8192;     // elements of 8 bytes in a dot's result
     constexpr std::int64_t kPlaceBytes = 8;         // an address
+    constexpr std::int64_t kScannedBytes = 131072;  // half of the registers
     bool large = false;
     const auto look_at = [&](const ir::Instruction& made, ir::Value value) {
         const ir::Type& tile = kernel.type(value);
         if (made.op == Op::constant || made.op == Op::iota) return;
         std::int64_t bytes = padded_bytes(tile);
         if (is_scatter(made) || is_sort(made)) bytes = bytes / size_of(tile.dtype) * kPlaceBytes;
+        if (is_scan(made)) bytes = register_bytes(tile);
         large |= bytes > (moves_elements(made) ? kMaxMovedBytes : kMaxTileBytes);
     };
     ir::walk(kernel.body, [&](const ir::Instruction& made) {
         for (ir::Value result : made.results) look_at(made, result);
         for (ir::Value operand : made.operands) {
             if (!kernel.is_ref(operand)) look_at(made, operand);
+        }
+        if (is_scan(made)) {  // a thread has its elements of all values of the tuple at once
+            std::int64_t bytes = 0;
+            for (ir::Value result : made.results) bytes += register_bytes(kernel.type(result));
+            large |= bytes > kScannedBytes;
         }
         if (made.op != Op::dot) return;
         const ir::Type& sums = kernel.type(made.result());

@@ -291,21 +291,45 @@ void ThreadPrinter::join_combined(const Instruction& made) {
                 ++start;
         }
         const Names all = scan.each(p + "_all"), earlier = scan.each(p + "_warps"),
-                    next = scan.each("next");
-        const auto total_of_warp = [&](std::size_t k, int w) {
-            return fmt::format("{}_m{}[((warp & {}) + {}) * 32 + lane]", p, k, 31 & ~last,
-                               scan.reverse ? last - w : w);
+                    next = scan.each("next"), up = scan.each("up");
+        const auto total_of_warp = [&](std::size_t k, const std::string& w) {
+            return fmt::format("{}_m{}[((warp & {}) + {}) * 32 + lane]", p, k, 31 & ~last, w);
         };
+        const auto nth_warp = [&](int w) { return fmt::format("{}", scan.reverse ? last - w : w); };
+        const bool across = joins_in_lanes(scan.lanes, scan.warps);
         for (std::size_t k = 0; k < scan.size(); ++k) {
-            line("{} {} = {};", scan.types[k], all[k], total_of_warp(k, start));
-            line("{} {} = {};", scan.types[k], earlier[k], all[k]);
+            line("{} {} = {};", scan.types[k], all[k],
+                 total_of_warp(k, across ? total_of_lane(last, scan.reverse) : nth_warp(start)));
+            if (!across) line("{} {} = {};", scan.types[k], earlier[k], all[k]);
         }
-        for (int w = start + 1; w <= last; ++w) {
+        for (int bit = 0; across && bit < scan.warps; ++bit) {
+            const int distance = 1 << bit;
+            line("{{");
+            ++depth_;
+            for (std::size_t k = 0; k < scan.size(); ++k) {
+                line("const {} {} = {};", scan.types[k], up[k],
+                     shuffled("__shfl_sync", scan.dtypes[k], all[k],
+                              fmt::format("lane - {}", distance)));
+            }
+            line("if ((lane & {}) >= {}) {}", last, start + distance, scan.combine(up, all));
+            --depth_;
+            line("}}");
+        }
+        for (std::size_t k = 0; across && k < scan.size(); ++k) {
+            line("{} {} = {};", scan.types[k], earlier[k],
+                 shuffled("__shfl_sync", scan.dtypes[k], all[k],
+                          fmt::format("{}_warp - 1", scan.base)));
+        }
+        for (std::size_t k = 0; across && scan.is_carried(i) && k < scan.size(); ++k) {
+            line("{} = {};", all[k],
+                 shuffled("__shfl_sync", scan.dtypes[k], all[k], fmt::format("{}", last)));
+        }
+        for (int w = start + 1; !across && w <= last; ++w) {
             if (w == last && !scan.is_carried(i)) break;
             line("{{");
             ++depth_;
             for (std::size_t k = 0; k < scan.size(); ++k) {
-                line("{} {} = {};", scan.types[k], next[k], total_of_warp(k, w));
+                line("{} {} = {};", scan.types[k], next[k], total_of_warp(k, nth_warp(w)));
             }
             line("{}", scan.combine(all, next));
             for (std::size_t k = 0; k < scan.size(); ++k) {

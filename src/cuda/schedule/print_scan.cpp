@@ -149,12 +149,31 @@ void ThreadPrinter::join_totals(const Instruction& made) {
     const int last = (1 << scan.warps) - 1;
     for (std::size_t i = 0; i < scan.lines.size(); ++i) {
         const std::string& p = scan.names[i];
-        line("{0} {1}_all = {2}, {1}_warps = {2};", scan.type, p, scan.zero);
-        for (int w = 0; w <= last; ++w) {
-            line("if ({0}_warp == {1}) {2}_warps = {2}_all;", scan.base, w, p);
-            line("{0}_all = {1};", p,
-                 scan.joined(p + "_all", fmt::format("{}_m[((warp & {}) + {}) * 32 + lane]", p,
-                                                     31 & ~last, scan.reverse ? last - w : w)));
+        const auto total_of_warp = [&](const std::string& w) {
+            return fmt::format("{}_m[((warp & {}) + {}) * 32 + lane]", p, 31 & ~last, w);
+        };
+        if (joins_in_lanes(scan.lanes, scan.warps)) {
+            const std::string all = p + "_all";
+            const auto from = [&](const std::string& lane) {
+                return shuffled("__shfl_sync", scan.element, all, lane);
+            };
+            line("{} {} = {};", scan.type, all, total_of_warp(total_of_lane(last, scan.reverse)));
+            for (int bit = 0; bit < scan.warps; ++bit) {
+                line("{{ const {0} up = {1}; if ((lane & {2}) >= {3}) {4} = {5}; }}", scan.type,
+                     from(fmt::format("lane - {}", 1 << bit)), last, 1 << bit, all,
+                     scan.joined("up", all));
+            }
+            line("{} {}_warps = {};", scan.type, p, from(fmt::format("{}_warp - 1", scan.base)));
+            line("if ({}_warp == 0) {}_warps = {};", scan.base, p, scan.zero);
+            line("{} = {};", all, from(fmt::format("{}", last)));
+        } else {
+            line("{0} {1}_all = {2}, {1}_warps = {2};", scan.type, p, scan.zero);
+            for (int w = 0; w <= last; ++w) {
+                line("if ({0}_warp == {1}) {2}_warps = {2}_all;", scan.base, w, p);
+                line("{0}_all = {1};", p,
+                     scan.joined(p + "_all",
+                                 total_of_warp(fmt::format("{}", scan.reverse ? last - w : w))));
+            }
         }
         line("{0}_before = {1};", p, scan.joined(p + "_warps", p + "_before"));
         finish_line(scan, i, registers(parts), made.result(), p + "_all");

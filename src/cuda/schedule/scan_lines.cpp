@@ -1,6 +1,8 @@
 // Lines of registers along the axis of a scan.
 #include "cuda/schedule/scan_lines.h"
 
+#include <fmt/format.h>
+
 #include <map>
 
 namespace tilewright::cuda::schedule {
@@ -9,6 +11,10 @@ int count_along(const Layout& layout, const std::vector<std::uint64_t>& bases, i
     int count = 0;
     for (const std::uint64_t basis : bases) count += layout.unpack(basis)[axis] != 0 ? 1 : 0;
     return count;
+}
+
+std::string total_of_lane(int last, bool reverse) {
+    return reverse ? fmt::format("{0} - (lane & {0})", last) : fmt::format("(lane & {})", last);
 }
 
 std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan) {

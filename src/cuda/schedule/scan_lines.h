@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cuda/schedule/program.h"
@@ -17,6 +18,14 @@ struct ScanLine {
 inline constexpr std::int64_t kScanSlot = 8;  ///< bytes for a thread's total of a line
 /// How many of the bases move along an axis.
 int count_along(const Layout& layout, const std::vector<std::uint64_t>& bases, int axis);
+/// Are the totals of warps combined by the lanes of each warp, one total a lane? Only where all
+/// lanes of a warp have one total; with few warps, a thread has them in fewer steps one after the
+/// other.
+constexpr bool joins_in_lanes(int lanes, int warps) {
+    return lanes == 5 && warps > 2;
+}
+/// The warp, among those of an axis with the last number `last`, whose total a lane takes then.
+std::string total_of_lane(int last, bool reverse);
 std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan);
 
 }  // namespace tilewright::cuda::schedule

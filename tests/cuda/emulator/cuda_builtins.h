@@ -11,9 +11,11 @@
 #define __restrict__ __restrict
 
 template <class T>
-inline T __shfl_down_sync(unsigned, T value, int by) {
+inline T __shfl_down_sync(unsigned, T value, int by,
+                          const emulator::Here& here = emulator::Here::current()) {
     const int lane = emulator::current % 32 + by;
-    return shuffle_from(value, static_cast<unsigned>(lane < 32 ? lane : emulator::current % 32));
+    return shuffle_from(value, static_cast<unsigned>(lane < 32 ? lane : emulator::current % 32),
+                        here);
 }
 inline float rsqrtf(float x) {
     return 1.0f / std::sqrt(x);

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <source_location>
 #include <utility>
 #include <vector>
 
@@ -26,10 +27,11 @@
 #define __align__(n)
 #define TW_DEVICE inline
 
-struct uint2 {
+// Aligned as on GPUs; emulated kernels are compiled so that they trap where an address is not.
+struct alignas(8) uint2 {
     unsigned x, y;
 };
-struct uint4 {
+struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 struct Dim3 {
@@ -59,12 +61,14 @@ inline std::vector<Warp> warps;
 inline ucontext_t scheduler;
 inline int current = 0, block_threads = 1;
 inline int barrier_arrived[kMostBlocks] = {};
+inline std::uint64_t barrier_place[kMostBlocks] = {};
 inline unsigned barrier_generation[kMostBlocks] = {};
 /// The block of the cluster that the running thread belongs to.
 inline unsigned rank() {
     return static_cast<unsigned>(current / block_threads);
 }
 inline const std::function<void()>* body;
+inline std::size_t shared_bytes = kSharedBytes;  ///< that a block asked for
 inline long switches = 0;
 inline constexpr long kMostSwitches = 200000000;  // more means that a block does not end
 
@@ -134,10 +138,17 @@ inline void wait_until(const Ready& ready) {
     me.ready = [&] { return ready(); };
     swapcontext(&me.context, &scheduler);
 }
-inline void barrier() {
+using Here = std::source_location;
+/// Where a statement is in the text of its kernel.
+inline std::uint64_t place_of(const Here& here) {
+    return std::uint64_t{here.line()} << 32 | here.column();
+}
+inline void barrier(std::uint64_t place) {
     int& arrived = barrier_arrived[rank()];
     unsigned& generation = barrier_generation[rank()];
     const unsigned mine = generation;
+    if (arrived == 0) barrier_place[rank()] = place;
+    if (barrier_place[rank()] != place) fail("threads meet at different __syncthreads");
     if (++arrived == block_threads) {
         arrived = 0;
         ++generation;
@@ -253,35 +264,48 @@ inline void run_block(int threads_of_block, unsigned seed, const std::function<v
         if (left && !runs && !held.let_go()) fail("every thread waits: the block does not end");
     }
     if (!delayed.empty()) fail("the block ended before its copies");
+    for (std::size_t i = 0; i < kMostBlocks; ++i) {
+        const unsigned char* const rest = memory + i * kSharedBytes + shared_bytes;
+        const std::size_t size = kSharedBytes - shared_bytes;
+        if (size > 1 && (*rest != 0xff || std::memcmp(rest, rest + 1, size - 1) != 0)) {
+            fail("the block wrote past the shared memory that it asked for");
+        }
+    }
 }
 
 }  // namespace emulator
 
+/// Of all lanes of a warp, which have to be at the same statement.
 template <class T>
-inline T shuffle_from(T value, unsigned lane) {
-    std::uint64_t word = 0, result = 0;
-    std::memcpy(&word, &value, sizeof(T));
-    emulator::collective(&word, 1,
-                         [&](emulator::Warp& warp) { result = warp.slots[lane & 31][0]; });
+inline T shuffle_from(T value, unsigned lane, const emulator::Here& here) {
+    std::uint64_t words[2] = {0, emulator::place_of(here)}, result = 0;
+    std::memcpy(words, &value, sizeof(T));
+    emulator::collective(words, 2, [&](emulator::Warp& warp) {
+        result = warp.slots[lane & 31][0];
+        if (warp.slots[lane & 31][1] != words[1]) emulator::fail("a shuffle in divergent code");
+    });
     T out;
     std::memcpy(&out, &result, sizeof(T));
     return out;
 }
 template <class T>
-inline T __shfl_sync(unsigned, T value, int lane) {
-    return shuffle_from(value, static_cast<unsigned>(lane));
+inline T __shfl_sync(unsigned, T value, int lane,
+                     const emulator::Here& here = emulator::Here::current()) {
+    return shuffle_from(value, static_cast<unsigned>(lane), here);
 }
 template <class T>
-inline T __shfl_xor_sync(unsigned, T value, int mask) {
-    return shuffle_from(value, static_cast<unsigned>(emulator::current % 32 ^ mask));
+inline T __shfl_xor_sync(unsigned, T value, int mask,
+                         const emulator::Here& here = emulator::Here::current()) {
+    return shuffle_from(value, static_cast<unsigned>(emulator::current % 32 ^ mask), here);
 }
-inline int __all_sync(unsigned mask, int holds) {
-    for (int by = 1; by < 32; by *= 2) holds = __shfl_xor_sync(mask, holds, by) & holds;
+inline int __all_sync(unsigned mask, int holds,
+                      const emulator::Here& here = emulator::Here::current()) {
+    for (int by = 1; by < 32; by *= 2) holds = __shfl_xor_sync(mask, holds, by, here) & holds;
     return holds;
 }
 inline void __syncwarp() {}
-inline void __syncthreads() {
-    emulator::barrier();
+inline void __syncthreads(const emulator::Here& here = emulator::Here::current()) {
+    emulator::barrier(emulator::place_of(here));
 }
 inline int __popc(unsigned x) {
     return __builtin_popcount(x);
