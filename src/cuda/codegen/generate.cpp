@@ -12,6 +12,7 @@
 #include "cuda/schedule/insert_barriers.h"
 #include "cuda/schedule/place_shared.h"
 #include "cuda/schedule/print_cuda.h"
+#include "ir/passes/error_functions.h"
 #include "ir/passes/expand_scans.h"
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
@@ -301,6 +302,7 @@ ir::Function prepare(ir::Function kernel) {
         return !reason.empty();
     });
     ir::optimise(kernel);
+    ir::error_functions(kernel);
     const bool must = is_too_large(kernel);
     if (!must && !is_better_cut(kernel)) return kernel;
     ir::RetileOptions options;

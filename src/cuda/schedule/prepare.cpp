@@ -8,6 +8,7 @@
 #include "cuda/schedule/product_time.h"
 #include "cuda/schedule/program.h"
 #include "cuda/schedule/whole_product.h"
+#include "ir/passes/error_functions.h"
 #include "ir/passes/fold_factors.h"
 #include "ir/passes/pipeline.h"
 #include "ir/passes/retile.h"
@@ -87,12 +88,14 @@ Prepared prepare_for_wgmma(const ir::Function& kernel, const Tile& tile) {
         const bool is_cut = ir::try_retile(cut, beyond).refusal.empty();
         if (is_cut && remove_merged_axes(cut, *merged, result.grid.size())) {
             ir::optimise(cut);
+            ir::error_functions(cut);
             return {std::move(cut), {}, true};
         }
     }
     const ir::RetileReport report = ir::try_retile(result, options);
     if (!report.refusal.empty()) return {{}, report.refusal, false};
     ir::optimise(result);
+    ir::error_functions(result);
     return {std::move(result), {}, false};
 }
 
