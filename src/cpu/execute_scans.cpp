@@ -1,68 +1,20 @@
-// Runs scans with the user's function.
+// Runs scans with the user's function: along one row in registers or in segments, along many rows
+// side by side, and down rows.
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <utility>
 
-#include "cpu/resolve.h"
+#include "cpu/scan_operands.h"
 #include "cpu/simd/scan_compiler.h"
 
 namespace tilewright::cpu {
 namespace {
 
-constexpr std::size_t kMaxValues = CombineScan::kMaxValues;
 constexpr std::int64_t kSegments = CombineScan::kSegments, kSteps = CombineScan::kSteps;
 
-/// Rows of one value, whose lanes follow each other.
-struct Rows {
-    std::byte* data = nullptr;
-    std::int64_t bytes = 0;  ///< from one row to the next
-
-    Rows moved(std::int64_t rows) const { return {data + rows * bytes, bytes}; }
-    Rows back() const { return {data, -bytes}; }
-};
-using AllRows = std::array<Rows, kMaxValues>;
-
-/// One value of a scan: its places, and memory to work in.
-struct Value {
-    Resolved in, out;
-    bool wanted = false, carried = false, streams = false;
-    std::int64_t element = 4;
-    std::byte* rows = nullptr;     ///< kSteps + 2 rows of kSegments, or as many as fit
-    std::byte* totals = nullptr;   ///< two times three rows of kSegments
-    std::byte* line = nullptr;     ///< of kLineElements
-    std::byte* segment = nullptr;  ///< kSteps
-    StripFunction transpose, stream;
-
-    Rows row(std::int64_t r) const { return {rows + r * kSegments * element, kSegments * element}; }
-};
-
-class Scan {
+class Scan : ScanOperands {
   public:
-    Scan(Frame& frame, const CombineScan& scan) : frame_(frame), scan_(scan), n_(scan.in.size()) {
-        std::byte* work = frame.address(scan.work.home, scan.work.index);
-        const auto take = [&](std::int64_t bytes) {
-            return std::exchange(work, work + ceil_div(bytes, std::int64_t{64}) * 64);
-        };
-        for (std::size_t i = 0; i < n_; ++i) {
-            Value& value = values_[i];
-            value.element = size_of(scan.in[i].dtype);
-            resolve_source(frame, scan.in[i], value.in);
-            value.wanted = scan.out[i].home != Home::none;
-            value.carried = scan.carried[i];
-            if (value.wanted) resolve_source(frame, scan.out[i], value.out);
-            if (scan.out[i].home == Home::view)
-                value.streams = frame.views[scan.out[i].index].streams && scan.stream[i];
-            if (value.streams) frame.streamed = true;
-            value.transpose = scan.transpose[i];
-            value.stream = value.streams ? scan.stream[i] : nullptr;
-            value.rows = take(CombineScan::kRowElements * value.element);
-            value.totals = take(6 * kSegments * value.element);
-            value.line = take(CombineScan::kLineElements * value.element);
-            value.segment = take(kSteps * value.element);
-        }
-        temporaries_ = work;
-    }
+    Scan(Frame& frame, const CombineScan& scan) : ScanOperands(frame, scan) {}
 
     void run() {
         if (!scan_.along_lanes) return down_rows();
@@ -80,166 +32,6 @@ class Scan {
     }
 
   private:
-    // ---- Combining rows.
-
-    /// out = what the function makes of `before` and `after`, row by row, so that a row may be
-    /// before the next one. `out` may be `after`; only if it is not, lanes may be done twice.
-    void combine(const Chain& chain, const AllRows& before, const AllRows& after,
-                 const AllRows& out, std::int64_t rows, std::int64_t lanes, bool in_place,
-                 std::int64_t rows_ahead = 0) const {
-        if (rows <= 0) return;
-        const auto place = [&](const StripSource& source) -> Rows {
-            if (source.home == Home::slot)
-                return {reinterpret_cast<std::byte*>(frame_.slots + source.index), 0};
-            if (source.home == Home::view) return out[source.index];
-            if (source.index < n_) return before[source.index];
-            if (source.index < 2 * n_) return after[source.index - n_];
-            return {temporaries_ + static_cast<std::int64_t>(source.index - 2 * n_) *
-                                       CombineScan::kTemporaryLanes * 8,
-                    0};
-        };
-        const FusedKernels& kernels = frame_.program->kernels->fused;
-        if (!chain.fused.empty() &&
-            (lanes % kernels.lanes == 0 || (!in_place && lanes > kernels.lanes)))
-            return run_fused(chain, chain.fused[0], place, rows, lanes, rows_ahead);
-        for (std::int64_t row = 0; row < rows; ++row) {
-            for (std::int64_t lane = 0; lane < lanes; lane += CombineScan::kTemporaryLanes)
-                run_ops(chain, place, row, lane,
-                        std::min(lanes - lane, CombineScan::kTemporaryLanes));
-        }
-    }
-
-    template <typename Place>
-    void run_fused(const Chain& chain, const FusedRun& run, const Place& place, std::int64_t rows,
-                   std::int64_t lanes, std::int64_t rows_ahead) const {
-        const FusedKernels& kernels = frame_.program->kernels->fused;
-        Temporaries temporaries;
-        FusedCall call;
-        call.steps = run.steps.data();
-        call.rows = rows;
-        call.blocks = lanes / kernels.lanes;
-        call.lanes = lanes;
-        call.num_affine = call.num_reductions = call.num_prefetches = 0;
-        call.num_operands = run.operands.size();
-        for (std::size_t i = 0; i < run.operands.size(); ++i) {
-            const FusedRun::Operand& operand = run.operands[i];
-            FusedOperand& to = call.operands[i];
-            if (operand.temporary >= 0) {
-                auto& temporary = temporaries.blocks[static_cast<std::size_t>(operand.temporary)];
-                to = {reinterpret_cast<std::byte*>(temporary.data()), 0, 0, false};
-                continue;
-            }
-            const StripOp& op = chain.ops[operand.op];
-            const StripSource& source =
-                operand.input < 0 ? op.out : op.in[static_cast<std::size_t>(operand.input)];
-            const Rows at = place(source);
-            const std::int64_t lane_bytes = source.lane_stride * size_of(source.dtype);
-            to = {at.data, at.bytes, lane_bytes, false};
-            const bool comes_after =
-                source.home == Home::buffer && source.index >= n_ && source.index < 2 * n_;
-            if (rows_ahead > 0 && comes_after && call.num_prefetches < FusedCall::kMaxPrefetches)
-                call.prefetches[call.num_prefetches++] = {i, rows_ahead * at.bytes,
-                                                          kernels.lanes * lane_bytes};
-        }
-        (run.compiled ? run.compiled : kernels.run)(call);
-    }
-
-    /// Some lanes of one row, op by op.
-    template <typename Place>
-    void run_ops(const Chain& chain, const Place& place, std::int64_t row, std::int64_t lane,
-                 std::int64_t lanes) const {
-        const auto address = [&](const StripSource& source) {
-            const Rows at = place(source);
-            const bool is_temporary = source.home == Home::buffer && source.index >= 2 * n_;
-            const std::int64_t skipped = is_temporary ? 0 : lane * source.lane_stride;
-            return at.data + row * at.bytes + skipped * size_of(source.dtype);
-        };
-        for (const StripOp& op : chain.ops) {
-            Strip strip;
-            strip.rows = 1;
-            strip.lanes = lanes;
-            for (std::size_t k = 0; k < static_cast<std::size_t>(op.num_inputs); ++k)
-                strip.in[k] = {address(op.in[k]), 0, op.in[k].lane_stride};
-            strip.out = address(op.out);
-            op.function(strip);
-        }
-    }
-
-    template <typename PlaceOf>
-    AllRows each(PlaceOf&& place) const {
-        AllRows result;
-        for (std::size_t i = 0; i < n_; ++i) result[i] = place(values_[i]);
-        return result;
-    }
-
-    // ---- Pieces of rows in memory.
-
-    bool follows(const Resolved& place, std::int64_t element, std::int64_t lane,
-                 std::int64_t count) const {
-        return place.panel_bytes == scan_.width * place.lane_stride * element ||
-               lane / scan_.width == (lane + count - 1) / scan_.width;
-    }
-    std::byte* at(const Resolved& place, std::int64_t element, std::int64_t row,
-                  std::int64_t lane) const {
-        return place.at(lane / scan_.width, row) + lane % scan_.width * place.lane_stride * element;
-    }
-
-    /// Copies lanes of a row to `to`.
-    void gather(const Value& value, std::int64_t row, std::int64_t lane, std::int64_t count,
-                std::byte* to) const {
-        if (value.in.lane_stride == 0) {
-            std::uint64_t bits = 0;
-            std::memcpy(&bits, value.in.at(0, row), static_cast<std::size_t>(value.element));
-            return fill(to, count, static_cast<int>(value.element), bits);
-        }
-        for (std::int64_t done = 0; done < count;) {
-            std::int64_t part = count - done;
-            if (!follows(value.in, value.element, lane + done, part))
-                part = scan_.width - (lane + done) % scan_.width;
-            std::memcpy(to + done * value.element, at(value.in, value.element, row, lane + done),
-                        static_cast<std::size_t>(part * value.element));
-            done += part;
-        }
-    }
-
-    /// Copies lanes from `from` to a row of the results.
-    void scatter(const Value& value, std::int64_t row, std::int64_t lane, std::int64_t count,
-                 const std::byte* from) const {
-        for (std::int64_t done = 0; done < count;) {
-            std::int64_t part = count - done;
-            if (!follows(value.out, value.element, lane + done, part))
-                part = scan_.width - (lane + done) % scan_.width;
-            store(value, at(value.out, value.element, row, lane + done),
-                  from + done * value.element, part);
-            done += part;
-        }
-    }
-
-    void store(const Value& value, std::byte* to, const std::byte* from, std::int64_t lanes) const {
-        if (!value.streams) {
-            std::memcpy(to, from, static_cast<std::size_t>(lanes * value.element));
-            return;
-        }
-        Strip strip;
-        strip.rows = 1;
-        strip.lanes = lanes;
-        strip.in[0] = {from, 0, 1};
-        strip.out = to;
-        value.stream(strip);
-    }
-
-    static void transpose(const Value& value, std::int64_t rows, std::int64_t lanes,
-                          const std::byte* from, std::int64_t from_stride, std::byte* to,
-                          std::int64_t to_stride) {
-        Strip strip;
-        strip.rows = rows;
-        strip.lanes = lanes;
-        strip.in[0] = {from, from_stride, 1};
-        strip.out = to;
-        strip.out_row_stride = to_stride;
-        value.transpose(strip);
-    }
-
     // ---- One row: vectors in registers.
 
     static constexpr std::int64_t kVector = 16;  ///< lanes
@@ -248,7 +40,7 @@ class Scan {
         // In reverse, only the last vector may have lanes before the row.
         bool joined = true;
         for (std::size_t i = 0; i < n_; ++i) {
-            const Value& value = values_[i];
+            const ScanValue& value = values_[i];
             joined = joined && follows(value.in, value.element, 0, scan_.lanes) &&
                      (!value.wanted || follows(value.out, value.element, 0, scan_.lanes));
         }
@@ -272,7 +64,7 @@ class Scan {
             std::int64_t count = std::min(scan_.lanes - done, longest);
             std::int64_t lane = scan_.reverse ? scan_.lanes - done - count : done;
             for (std::size_t i = 0; i < n_; ++i) {
-                const Value& value = values_[i];
+                const ScanValue& value = values_[i];
                 if (follows(value.in, value.element, lane, count) &&
                     (!value.wanted || follows(value.out, value.element, lane, count)))
                     continue;
@@ -298,7 +90,7 @@ class Scan {
         if (count == 0) return;
         bool streams = lanes == 0xFFFF;
         for (std::size_t i = 0; i < n_; ++i) {
-            const Value& value = values_[i];
+            const ScanValue& value = values_[i];
             // The lanes of a vector before the row are not accessed.
             const std::int64_t inside = std::max<std::int64_t>(lane, 0);
             const std::int64_t before = (inside - lane) * value.element;
@@ -332,7 +124,7 @@ class Scan {
             const std::int64_t missing = steps * kSegments - count;
             const std::int64_t skipped = scan_.reverse ? missing : 0;
             for (std::size_t i = 0; i < n_; ++i) {
-                const Value& value = values_[i];
+                const ScanValue& value = values_[i];
                 const std::byte* from = nullptr;
                 if (missing == 0 && value.in.lane_stride != 0 &&
                     follows(value.in, value.element, lane, count)) {
@@ -351,7 +143,7 @@ class Scan {
             prefetch(row, scan_.reverse ? lane - whole : lane + count, whole);
             scan_segments(steps, first);
             for (std::size_t i = 0; i < n_; ++i) {
-                const Value& value = values_[i];
+                const ScanValue& value = values_[i];
                 if (!value.wanted) continue;
                 const bool direct = missing == 0 && !value.streams &&
                                     follows(value.out, value.element, lane, count);
@@ -368,7 +160,7 @@ class Scan {
         if (lane < 0 || lane + count > scan_.lanes) return;
         constexpr std::int64_t kLine = 64;
         for (std::size_t i = 0; i < n_; ++i) {
-            const Value& value = values_[i];
+            const ScanValue& value = values_[i];
             if (value.in.lane_stride == 0 || !follows(value.in, value.element, lane, count))
                 continue;
             const std::byte* const next = at(value.in, value.element, row, lane);
@@ -381,7 +173,7 @@ class Scan {
     /// after) it, and all of which follow the carry, unless they are the `first`.
     void scan_segments(std::int64_t steps, bool first) {
         const auto down = [&](std::int64_t r) {
-            return each([&](const Value& value) {
+            return each([&](const ScanValue& value) {
                 return scan_.reverse ? value.row(steps - 1 - r).back() : value.row(r);
             });
         };
@@ -389,7 +181,7 @@ class Scan {
         const AllRows totals = down(steps - 1);
         // The totals of columns follow kSegments elements that are of no use, in reverse they are
         // followed by them; the carry is next to them.
-        const auto lane_of_totals = [&](const Value& value, int half, std::int64_t lane) {
+        const auto lane_of_totals = [&](const ScanValue& value, int half, std::int64_t lane) {
             return Rows{value.totals + (half * 3 * kSegments + kSegments + lane) * value.element,
                         0};
         };
@@ -401,18 +193,20 @@ class Scan {
         if (!first) {
             // Only the first total follows the carry.
             const std::int64_t at = scan_.reverse ? kSegments - 1 : 0;
-            const auto carry = each([&](const Value& value) {
+            const auto carry = each([&](const ScanValue& value) {
                 return Rows{lane_of_totals(value, 0, carry_lane).data, 0};
             });
-            const auto one = each([&](const Value& value) { return lane_of_totals(value, 0, at); });
+            const auto one =
+                each([&](const ScanValue& value) { return lane_of_totals(value, 0, at); });
             combine(scan_.combine, carry, one, one, 1, 1, true);
         }
         static_assert(kSegments == 64, "an even number of steps ends in the first half");
         int half = 0;
         for (std::int64_t reach = 1; reach < kSegments; reach *= 2, half = 1 - half) {
-            const auto now = each([&](const Value& v) { return lane_of_totals(v, half, 0); });
-            const auto next = each([&](const Value& v) { return lane_of_totals(v, 1 - half, 0); });
-            const auto before = each([&](const Value& value) {
+            const auto now = each([&](const ScanValue& v) { return lane_of_totals(v, half, 0); });
+            const auto next =
+                each([&](const ScanValue& v) { return lane_of_totals(v, 1 - half, 0); });
+            const auto before = each([&](const ScanValue& value) {
                 return lane_of_totals(value, half, scan_.reverse ? reach : -reach);
             });
             combine(scan_.combine, before, now, next, 1, kSegments, false);
@@ -424,9 +218,10 @@ class Scan {
             }
         }
         for (std::size_t i = 0; i < n_ && first; ++i) keep_first(values_[i], steps, true);
-        const auto carries = each(
-            [&](const Value& value) { return lane_of_totals(value, 0, scan_.reverse ? 1 : -1); });
-        const auto rows = each([&](const Value& value) { return value.row(0); });
+        const auto carries = each([&](const ScanValue& value) {
+            return lane_of_totals(value, 0, scan_.reverse ? 1 : -1);
+        });
+        const auto rows = each([&](const ScanValue& value) { return value.row(0); });
         combine(scan_.last, carries, rows, rows, steps, kSegments, true);
         for (std::size_t i = 0; i < n_; ++i) {
             if (first) keep_first(values_[i], steps, false);
@@ -437,7 +232,7 @@ class Scan {
     }
 
     /// Nothing comes before the first column: saves it, or puts it back.
-    void keep_first(const Value& value, std::int64_t steps, bool saves) const {
+    void keep_first(const ScanValue& value, std::int64_t steps, bool saves) const {
         const auto element = static_cast<std::size_t>(value.element);
         const std::int64_t column = scan_.reverse ? kSegments - 1 : 0;
         for (std::int64_t r = 0; r < steps; ++r) {
@@ -464,7 +259,7 @@ class Scan {
             for (std::size_t i = 0; i < n_; ++i) load_columns(values_[i], row, count, lane, steps);
             const bool has_carry = k > 0;
             const auto down = [&](std::int64_t r) {
-                return each([&](const Value& value) {
+                return each([&](const ScanValue& value) {
                     return scan_.reverse ? value.row(steps + 1 - r).back() : value.row(r);
                 });
             };
@@ -475,7 +270,7 @@ class Scan {
             const std::int64_t next_steps =
                 scan_.reverse ? kSteps : std::min(kSteps, length - lane - kSteps);
             for (std::size_t i = 0; i < n_; ++i) {
-                const Value& value = values_[i];
+                const ScanValue& value = values_[i];
                 if (value.wanted) store_columns(value, row, count, lane, steps);
                 const Rows carry = value.row(scan_.reverse ? next_steps + 1 : 0);
                 std::memcpy(carry.data, down(steps)[i].data,
@@ -484,8 +279,8 @@ class Scan {
         }
     }
 
-    void load_columns(const Value& value, std::int64_t row, std::int64_t count, std::int64_t lane,
-                      std::int64_t steps) const {
+    void load_columns(const ScanValue& value, std::int64_t row, std::int64_t count,
+                      std::int64_t lane, std::int64_t steps) const {
         const Resolved& in = value.in;
         std::byte* const to = value.row(1).data;
         if (in.lane_stride != 0 && follows(in, value.element, lane, steps)) {
@@ -497,8 +292,8 @@ class Scan {
         transpose(value, count, steps, value.line, kSteps, to, kSegments);
     }
 
-    void store_columns(const Value& value, std::int64_t row, std::int64_t count, std::int64_t lane,
-                       std::int64_t steps) const {
+    void store_columns(const ScanValue& value, std::int64_t row, std::int64_t count,
+                       std::int64_t lane, std::int64_t steps) const {
         const std::byte* const from = value.row(1).data;
         if (!value.streams && follows(value.out, value.element, lane, steps)) {
             return transpose(value, steps, count, from, kSegments,
@@ -517,7 +312,7 @@ class Scan {
         for (std::int64_t lane = 0; lane < scan_.lanes;) {
             std::int64_t lanes = std::min(kLanes, scan_.lanes - lane);
             for (std::size_t i = 0; i < n_; ++i) {
-                const Value& value = values_[i];
+                const ScanValue& value = values_[i];
                 const bool one_piece =
                     follows(value.in, value.element, lane, lanes) &&
                     (!value.wanted || follows(value.out, value.element, lane, lanes));
@@ -543,7 +338,7 @@ class Scan {
             const std::int64_t count = std::min(at_once, scan_.extent - done);
             AllRows before, after, out;
             for (std::size_t i = 0; i < n_; ++i) {
-                const Value& value = values_[i];
+                const ScanValue& value = values_[i];
                 const std::int64_t line_bytes = lanes * value.element;
                 const std::int64_t first = row + sign * done * scan_.inner;
                 after[i] = {at(value.in, value.element, first, lane),
@@ -578,7 +373,7 @@ class Scan {
             }
             combine(scan_.in_turn, before, after, out, count - copied, lanes, false, kRowsAhead);
             for (std::size_t i = 0; i < n_; ++i) {
-                const Value& value = values_[i];
+                const ScanValue& value = values_[i];
                 if (!value.carried || in_place(value)) continue;
                 const std::int64_t line_bytes = lanes * value.element;
                 for (std::int64_t r = 0; r < count && value.wanted; ++r) {
@@ -592,13 +387,7 @@ class Scan {
             done += count;
         }
     }
-    static bool in_place(const Value& value) { return value.wanted && !value.streams; }
-
-    Frame& frame_;
-    const CombineScan& scan_;
-    std::size_t n_;
-    std::array<Value, kMaxValues> values_;
-    std::byte* temporaries_ = nullptr;
+    static bool in_place(const ScanValue& value) { return value.wanted && !value.streams; }
 };
 
 }  // namespace

@@ -5,19 +5,18 @@
 
 #include <algorithm>
 
+#include "cuda/schedule/panels.h"
 #include "cuda/schedule/stage.h"
 #include "cuda/schedule/tools.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
 
-constexpr std::int64_t kPanelColumns = 64;
 constexpr int kPanelSlots = 2;
 
 class Split {
   public:
-    explicit Split(Program& program)
-        : p_(program), uses_(program), axis_(columns_axis(sums_of(program))) {}
+    explicit Split(Program& program) : p_(program), uses_(program), cut_(program) {}
 
     void run() {
         each_instruction(p_.body, [&](Instruction& made) {
@@ -76,9 +75,10 @@ class Split {
         Ahead ahead;
         ahead.load = load;
         for (Attribute& one : ahead.load.attributes) {
-            if (one.name == "index") one.numbers[dimension(load, 0)] = kRows * p_.groups[0];
+            if (one.name == "index")
+                one.numbers[accessed_dimension(load, 0)] = kRows * p_.groups[0];
         }
-        ahead.count = columns_ / kPanelColumns * halves_;
+        ahead.count = cut_.columns() / kPanelColumns * cut_.halves();
         std::set<Value> known;
         for (Value index : load.operands) collect(index, known, ahead.slice);
         const Parameter& ref = p_.ref(load.symbol("of"));
@@ -104,7 +104,7 @@ class Split {
         };
         inner_.arguments.push_back(at);
         add(make(Op::await, {at}));
-        const Value panel = copies_[load.result()] = panel_value(load.result());
+        const Value panel = copies_[load.result()] = cut_.panel_value(load.result());
         Instruction read = make(Op::read_panel, {at}, {panel});
         read.line = load.line;
         add(std::move(read.with_symbol("reads", buffer.name)));
@@ -155,12 +155,12 @@ class Split {
                 const auto found = copies.find(index);
                 place.push_back(found == copies.end() ? index : found->second);
             }
-            const std::size_t column = dimension(ahead_->load, 1);
-            const Offsets offsets = offsets_of(iteration, panel);
+            const std::size_t column = accessed_dimension(ahead_->load, 1);
+            const PanelCut::Offsets offsets = cut_.offsets_of(iteration, panel);
             place[column] =
                 append_scalar(p_, iteration, ir::Op::add, {place[column], offsets.columns});
             if (offsets.rows) {
-                Value& row = place[dimension(ahead_->load, 0)];
+                Value& row = place[accessed_dimension(ahead_->load, 0)];
                 row = append_scalar(p_, iteration, ir::Op::add, {row, *offsets.rows});
             }
             place.push_back(at);
@@ -186,44 +186,6 @@ class Split {
         carry(role->blocks[0], counts);
     }
 
-    /// The first column of a panel, and the first row where a warpgroup has two panels of rows.
-    struct Offsets {
-        Value columns;
-        std::optional<Value> rows;
-    };
-    Offsets offsets_of(Block& block, Value panel) {
-        std::optional<Value> rows;
-        Value column = panel;
-        if (halves_ > 1) {
-            const Value halves = append_constant(p_, block, halves_);
-            const Value height = append_constant(p_, block, kRows * p_.groups[0]);
-            const Value half = append_scalar(p_, block, ir::Op::rem, {panel, halves});
-            rows = append_scalar(p_, block, ir::Op::mul, {half, height});
-            column = append_scalar(p_, block, ir::Op::div, {panel, halves});
-        }
-        const Value width = append_constant(p_, block, kPanelColumns);
-        return {append_scalar(p_, block, ir::Op::mul, {column, width}), rows};
-    }
-
-    /// The axis of a value along which panels are cut, that of wgmma's columns; -1: none.
-    int column_axis(Value value) const {
-        const ValueType& type = p_.type(value);
-        if (!type.layout) return -1;
-        const int rank = type.type.shape.rank();
-        if (rank == 2) return type.type.shape[axis_] == columns_ ? axis_ : -1;
-        return rank == 1 && type.layout->lane[0] != 0 ? 0 : -1;
-    }
-
-    /// That of rows, where panels are cut along them, too.
-    int row_axis(Value value) const {
-        const ValueType& type = p_.type(value);
-        if (halves_ == 1 || !type.layout) return -1;
-        const int rank = type.type.shape.rank();
-        if (rank == 2) return type.type.shape[1 - axis_] != 1 ? 1 - axis_ : -1;
-        return rank == 1 && column_axis(value) < 0 ? 0 : -1;
-    }
-    bool is_cut(Value value) const { return column_axis(value) >= 0 || row_axis(value) >= 0; }
-
     void programs(Block& block) {
         const bool chained = is_chained(p_);
         auto loop = block.body.end();
@@ -243,31 +205,31 @@ class Split {
             if (!p_.type(value).is_count) accumulators.push_back(value);
         }
         if (accumulators.empty()) throw Refused("nothing follows from its dots");
-        columns_ = p_.type(accumulators[0]).type.shape[axis_];
+        cut_.set(p_.type(accumulators[0]).type.shape);
         for (Value value : accumulators) {
-            if (p_.type(value).type.shape[axis_] != columns_) {
+            if (p_.type(value).type.shape[cut_.axis()] != cut_.columns()) {
                 throw Refused("its dots have different columns");
             }
         }
-        halves_ = p_.type(accumulators[0]).type.shape[1 - axis_] / (kRows * p_.groups[1 - axis_]);
-        const std::int64_t of_group = columns_ / p_.groups[axis_];
+        const std::int64_t of_group = cut_.columns() / p_.groups[cut_.axis()];
         Instruction panels = make(Op::panels, accumulators);
-        panels.with("count", of_group / kPanelColumns * halves_);
+        panels.with("count", of_group / kPanelColumns * cut_.halves());
         inner_ = {};
         const Value panel = p_.add({false, {DType::i64, {}}, {}}, "panel");
         inner_.arguments.push_back(panel);
         copies_.clear();
         for (Value value : accumulators) {
-            inner_.arguments.push_back(panel_value(value));
+            inner_.arguments.push_back(cut_.panel_value(value));
             copies_[value] = inner_.arguments.back();
         }
-        const auto [offset, rows] = offsets_of(inner_, panel);
+        const auto [offset, rows] = cut_.offsets_of(inner_, panel);
         rows_ = rows;
         std::vector<Instruction> outside, bulk;
         Value threads = offset;  // the first column of a warpgroup's panel
-        if (p_.groups[axis_] > 1) {
-            threads = append_scalar(p_, inner_, ir::Op::add,
-                                    {offset, group_start(inner_, axis_, of_group - kPanelColumns)});
+        if (p_.groups[cut_.axis()] > 1) {
+            threads =
+                append_scalar(p_, inner_, ir::Op::add,
+                              {offset, group_start(inner_, cut_.axis(), of_group - kPanelColumns)});
         }
         std::vector<Instruction> before;
         const std::vector<Instruction> lines = loads_of_lines(block, loop, panels);
@@ -282,9 +244,10 @@ class Split {
             if (at->is(ir::Op::yield)) break;
             if (at->is(ir::Op::load) && copies_.contains(at->result())) continue;
             const bool store = at->is(ir::Op::store);
-            const bool in_panels = store ? !chained || column_axis(at->operands.back()) >= 0
-                                         : std::any_of(at->results.begin(), at->results.end(),
-                                                       [&](Value value) { return is_cut(value); });
+            const bool in_panels =
+                store ? !chained || cut_.column_axis(at->operands.back()) >= 0
+                      : std::any_of(at->results.begin(), at->results.end(),
+                                    [&](Value value) { return cut_.is_cut(value); });
             if (chained && at < loop) {
                 outside.push_back(*at);
                 continue;
@@ -299,7 +262,7 @@ class Split {
             }
         }
         stores(bulk, panel, offset, of_group);
-        const std::int64_t count = of_group / kPanelColumns * halves_;
+        const std::int64_t count = of_group / kPanelColumns * cut_.halves();
         if (!bulk.empty() && count % kPanelSlots != 0) {
             // The last panel of the previous program may still be in the first panel's slot.
             Instruction ready = make(Op::wait_stores, {});
@@ -327,7 +290,7 @@ class Split {
                                             Instruction& panels) {
         constexpr int kMostRegisters = 64;
         std::vector<Instruction> loads;
-        if (is_chained(p_) || halves_ > 1 || p_.turns > 1) return loads;
+        if (is_chained(p_) || cut_.halves() > 1 || p_.turns > 1) return loads;
         std::set<Value> known;
         for (auto at = block.body.begin(); at != std::vector<Instruction>::const_iterator(loop);
              ++at) {
@@ -339,7 +302,7 @@ class Split {
              ++at) {
             if (!at->is(ir::Op::load) || at->has("masked") || at->has("ahead")) continue;
             const ValueType& type = p_.type(at->result());
-            if (type.type.shape.rank() != 1 || column_axis(at->result()) != 0) continue;
+            if (type.type.shape.rank() != 1 || cut_.column_axis(at->result()) != 0) continue;
             if (type.layout->registers() != 1 << type.layout->reg.size()) continue;  // 192 columns
             registers += type.layout->registers();
             if (registers > kMostRegisters) break;
@@ -355,7 +318,7 @@ class Split {
                 if (copy != copies.end()) index = copy->second;
             }
             loads.push_back(std::move(load));
-            const Value panel = panel_value(at->result());
+            const Value panel = cut_.panel_value(at->result());
             panels.operands.push_back(at->result());
             inner_.arguments.push_back(panel);
             copies_[at->result()] = panel;
@@ -367,7 +330,7 @@ class Split {
     /// compiled so many times.
     bool is_light(const Block& body, std::int64_t count) const {
         constexpr std::int64_t kMostOperations = 64, kFunction = 24;
-        if (is_chained(p_) || halves_ > 1 || p_.turns > 1) return false;
+        if (is_chained(p_) || cut_.halves() > 1 || p_.turns > 1) return false;
         std::int64_t operations = 0;
         for (const Instruction& made : body.body) {
             if (made.is(ir::Op::store)) return false;  // by threads
@@ -412,26 +375,12 @@ class Split {
 
     /// A panel has only its own columns.
     void expect_no_reduction(const Instruction& made, bool in_panels) const {
-        if (made.is(ir::Op::reduce) && column_axis(made.operands[0]) >= 0) {
+        if (made.is(ir::Op::reduce) && cut_.column_axis(made.operands[0]) >= 0) {
             throw Refused("it reduces what a dot gives after its loop");
         }
         if (made.is(ir::Op::iota) && in_panels) {
             throw Refused("columns are counted after its loop");
         }
-    }
-
-    Value panel_value(Value value) {
-        ValueType type = p_.type(value);
-        const int axis = column_axis(value);
-        // As many rows of a warpgroup as columns.
-        ir::Shape tile{kPanelColumns * p_.groups[0], kPanelColumns * p_.groups[1]};
-        const Layout whole = sums_layout(p_, tile, p_.groups);
-        const int row = row_axis(value);
-        if (axis >= 0) type.type.shape[axis] = tile[axis_];
-        if (row >= 0) type.type.shape[row] = tile[1 - axis_];
-        type.layout = type.type.shape.rank() == 1 ? whole.without(axis >= 0 ? 1 - axis_ : axis_)
-                                                  : whole.narrowed(type.type.shape);
-        return p_.add(std::move(type), p_.value_name(value));
     }
 
     Value group_start(Block& block, int axis, std::int64_t step) {
@@ -446,21 +395,11 @@ class Split {
         return found == copies_.end() ? value : found->second;
     }
 
-    /// The dimension of the Ref that an axis of the accessed tile lies along.
-    static std::size_t dimension(const Instruction& access, int axis) {
-        const std::vector<std::int64_t>& sizes = access.list("index");
-        std::size_t dim = 0;
-        for (; dim < sizes.size(); ++dim) {
-            if (sizes[dim] != 0 && axis-- == 0) break;
-        }
-        return dim;
-    }
-
     /// One operation on the columns of a panel.
     void part(const Instruction& made, Value offset) {
         Instruction same = made;
         for (Value operand : made.operands) {
-            if (p_.is_tile(operand) && is_cut(operand) && !copies_.contains(operand)) {
+            if (p_.is_tile(operand) && cut_.is_cut(operand) && !copies_.contains(operand)) {
                 throw Refused("columns of what is stored are known before its loop");
             }
         }
@@ -468,36 +407,36 @@ class Split {
         if (made.has("ahead")) return read_ahead(made);
         if (made.is(ir::Op::load) || made.is(ir::Op::store)) {
             const Value tile = made.is(ir::Op::load) ? made.result() : made.operands.back();
-            const int column = column_axis(tile), row = row_axis(tile);
+            const int column = cut_.column_axis(tile), row = cut_.row_axis(tile);
             if (column < 0 && (row < 0 || made.is(ir::Op::store))) {
                 throw Refused("a store is no tile of the dot's columns");
             }
             const auto cut = [&](int axis, Value by, std::int64_t size) {
-                const std::size_t dim = dimension(made, axis);
+                const std::size_t dim = accessed_dimension(made, axis);
                 same.operands[dim] =
                     append_scalar(p_, inner_, ir::Op::add, {same.operands[dim], by});
                 for (Attribute& one : same.attributes) {
                     if (one.name == "index") one.numbers[dim] = size;
                 }
             };
-            if (column >= 0) cut(column, offset, kPanelColumns * p_.groups[axis_]);
-            if (made.is(ir::Op::store) && halves_ * p_.groups[0] > 2) {
+            if (column >= 0) cut(column, offset, kPanelColumns * p_.groups[cut_.axis()]);
+            if (made.is(ir::Op::store) && cut_.halves() * p_.groups[0] > 2) {
                 throw Refused("stores by threads take the registers of its sums");
             }
-            if (row >= 0) cut(row, *rows_, kRows * p_.groups[1 - axis_]);
+            if (row >= 0) cut(row, *rows_, kRows * p_.groups[1 - cut_.axis()]);
         }
         for (Value& result : same.results) {
             const Value old = result;
-            result = is_cut(old) ? panel_value(old) : old;
+            result = cut_.is_cut(old) ? cut_.panel_value(old) : old;
             copies_[old] = result;
         }
         inner_.body.push_back(std::move(same));
         if (made.is(ir::Op::iota)) {
             const Value counted = made.result();
             const int axis = static_cast<int>(made.number("axis"));
-            if (axis == column_axis(counted)) {
+            if (axis == cut_.column_axis(counted)) {
                 copies_[counted] = shifted(copies_.at(counted), offset);
-            } else if (axis == row_axis(counted)) {
+            } else if (axis == cut_.row_axis(counted)) {
                 copies_[counted] = shifted(copies_.at(counted), *rows_);
             }
         }
@@ -526,7 +465,8 @@ class Split {
         for (const Instruction& store : bulk) {
             const Parameter& ref = p_.ref(store.symbol("of"));
             const Value whole = store.operands.back();
-            if (column_axis(whole) != 1) throw Refused("a store is no tile of the dot's columns");
+            if (cut_.column_axis(whole) != 1)
+                throw Refused("a store is no tile of the dot's columns");
             Value tile = copy_of(whole);
             // Values that the store rounds need not be rounded first.
             const Instruction* const cast = uses_.definition(whole);
@@ -553,7 +493,8 @@ class Split {
             map.name = fmt::format("{}_map{}", ref.name, p_.maps.size());
             map.ref = ref.name;
             for (std::int64_t size : store.list("index")) map.box.push_back(size == 0 ? 1 : 0);
-            const std::size_t row = dimension(store, 0), column = dimension(store, 1);
+            const std::size_t row = accessed_dimension(store, 0),
+                              column = accessed_dimension(store, 1);
             map.box[row] = 64;
             map.box[column] = kPanelColumns;
             std::vector<Value> at(store.operands.begin(), store.operands.end() - 1);
@@ -579,9 +520,7 @@ class Split {
 
     Program& p_;
     Uses uses_;
-    int axis_;  ///< of tiles, along the columns of wgmma
-    std::int64_t columns_ = 0;
-    std::int64_t halves_ = 1;    ///< panels of rows of a warpgroup
+    PanelCut cut_;
     std::optional<Value> rows_;  ///< the first one of a panel, where there are two
     Block inner_;
     std::map<Value, Value> copies_;
