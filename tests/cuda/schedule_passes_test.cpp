@@ -129,7 +129,7 @@ TEST(SchedulePasses, WarpgroupsThatAlternateSkipWhatTheOtherConsumes) {
         256);
     const ir::Function function = kernel_of(options);
     Target target = dense_target(function);
-    target.choice = Choice{.tile = {128, 192, Pairs::none, true}};
+    target.choice = kAlternating;
     const std::string before = print(after("split_epilogue", function, target));
     EXPECT_THAT(before, HasSubstr("groups [1, 1]"));
     EXPECT_THAT(before, HasSubstr(" turns 2 {"));

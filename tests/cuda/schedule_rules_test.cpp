@@ -194,14 +194,7 @@ TEST(ScheduleRules, OfTurnsAreCheckedInProgramsThatBreakThem) {
          "by 63 channel @operands first"},
     };
     expect_all_broken(
-        breaches,
-        [](Level level) {
-            const ir::Function function = kernel_of(kMatmul);
-            Target target = dense_target(function);
-            target.choice = Choice{.tile = {128, 192, Pairs::none, true}};
-            return schedule(function, target, level);
-        },
-        apply);
+        breaches, [](Level level) { return program_of(kMatmul, kAlternating, level); }, apply);
 }
 
 TEST(ScheduleRules, OfCopiesByThreadsAreCheckedInProgramsThatBreakThem) {

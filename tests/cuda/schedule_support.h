@@ -37,6 +37,18 @@ inline Program program_of(const testing_support::Product& options,
     return schedule(function, dense_target(function), up_to);
 }
 
+/// The same in tiles of this choice.
+inline Program program_of(const testing_support::Product& options, const Choice& choice,
+                          Level up_to = Level::synchronised) {
+    const ir::Function function = kernel_of(options);
+    Target target = dense_target(function);
+    target.choice = choice;
+    return schedule(function, target, up_to);
+}
+
+/// Tiles of 128 x 192, of which two warpgroups have one each, alternately.
+inline const Choice kAlternating{.tile = {128, 192, Pairs::none, true}};
+
 /// Enough programs of 128 x 256 for every multiprocessor.
 inline const testing_support::Product kMatmul{"matmul", 2048, 4096, 4096, 256, 256};
 

@@ -331,47 +331,37 @@ void expect_golden(const std::string& file, const std::string& text) {
     EXPECT_EQ(text, golden) << "TILEWRIGHT_UPDATE_GOLDEN=1 writes " << path << " anew";
 }
 
+/// The program as text and as CUDA C++.
+void expect_golden_texts(const std::string& name, const Program& program) {
+    expect_golden(name + ".schedule", print(program));
+    expect_golden(name + ".cu", print_cuda(program).source);
+}
+
 TEST(Schedule, GoldenTextOfAMatmul) {
-    const Program program = program_of(kMatmul);
-    expect_golden("matmul.schedule", print(program));
-    expect_golden("matmul.cu", print_cuda(program).source);
+    expect_golden_texts("matmul", program_of(kMatmul));
 }
 
 TEST(Schedule, GoldenTextOfAClusterOfFour) {
-    const ir::Function function = kernel_of({"clusters", 4104, 4104, 4104, 256, 256});
-    Target target = dense_target(function);
-    target.choice = Choice{.tile = {128, 256, Pairs::both}};
-    const Program program = schedule(function, target);
+    const Program program =
+        program_of({"clusters", 4104, 4104, 4104, 256, 256}, {.tile = {128, 256, Pairs::both}});
     EXPECT_EQ(program.cluster(), 4);
-    expect_golden("clusters.schedule", print(program));
-    expect_golden("clusters.cu", print_cuda(program).source);
+    expect_golden_texts("clusters", program);
 }
 
 TEST(Schedule, GoldenTextOfTurns) {
-    const ir::Function function = kernel_of(kMatmul);
-    Target target = dense_target(function);
-    target.choice = Choice{.tile = {128, 192, Pairs::none, true}};
-    const Program program = schedule(function, target);
-    expect_golden("turns.schedule", print(program));
-    expect_golden("turns.cu", print_cuda(program).source);
+    expect_golden_texts("turns", program_of(kMatmul, kAlternating));
 }
 
 TEST(Schedule, GoldenTextOfAProductThatIsSwapped) {
-    const Program program = program_of(kTf32);
-    expect_golden("tf32.schedule", print(program));
-    expect_golden("tf32.cu", print_cuda(program).source);
+    expect_golden_texts("tf32", program_of(kTf32));
 }
 
 TEST(Schedule, GoldenTextOfAttention) {
-    const Program program = attention_of();
-    expect_golden("attention.schedule", print(program));
-    expect_golden("attention.cu", print_cuda(program).source);
+    expect_golden_texts("attention", attention_of());
 }
 
 TEST(Schedule, GoldenTextOfGradients) {
-    const Program program = gradients_of();
-    expect_golden("gradients.schedule", print(program));
-    expect_golden("gradients.cu", print_cuda(program).source);
+    expect_golden_texts("gradients", gradients_of());
 }
 
 TEST(Schedule, ProgramsCompileWithoutSpillsOrWarnings) {

@@ -237,14 +237,7 @@ Names ThreadPrinter::total_of(const CombineScan& scan, std::size_t line_index,
 void ThreadPrinter::combine_scan(const Instruction& made) {
     const CombineScan scan(*this, made, made.results);
     combining_function(made, scan);
-    const auto number = [&](const char* of, int bits) {
-        const int last = (1 << bits) - 1;
-        const std::string at = fmt::format("({} & {})", of, last);
-        line("const int {}_{} = {};", scan.base, of,
-             scan.reverse ? fmt::format("{} - {}", last, at) : at);
-    };
-    if (scan.lanes > 0) number("lane", scan.lanes);
-    if (scan.warps > 0) number("warp", scan.warps);
+    number_threads(scan.base, scan.reverse, scan.lanes, scan.warps);
     const bool parts = made.has("parts");
     std::vector<Names> elements, sums;
     for (std::size_t k = 0; k < scan.size(); ++k) {

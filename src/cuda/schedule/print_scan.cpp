@@ -102,19 +102,23 @@ void ThreadPrinter::finish_line(const Scan& scan, std::size_t line_index, const 
     line("{0} = {1};", carry, scan.joined(carry, total));
 }
 
+void ThreadPrinter::number_threads(const std::string& base, bool reverse, int lane_bits,
+                                   int warp_bits) {
+    const auto number = [&](const char* of, int bits) {
+        const int last = (1 << bits) - 1;
+        const std::string at = fmt::format("({} & {})", of, last);
+        line("const int {}_{} = {};", base, of, reverse ? fmt::format("{} - {}", last, at) : at);
+    };
+    if (lane_bits > 0) number("lane", lane_bits);
+    if (warp_bits > 0) number("warp", warp_bits);
+}
+
 void ThreadPrinter::scan(const Instruction& made) {
     const Value result = made.result();
     const DType out = dtype(result);
     const bool is_narrow = combined_dtype(out) != out;
     const Scan scan(made, layout(result), is_narrow ? DType::f32 : out, p_.value_name(result));
-    const auto number = [&](const char* of, int bits) {
-        const int last = (1 << bits) - 1;
-        const std::string at = fmt::format("({} & {})", of, last);
-        line("const int {}_{} = {};", scan.base, of,
-             scan.reverse ? fmt::format("{} - {}", last, at) : at);
-    };
-    if (scan.lanes > 0) number("lane", scan.lanes);
-    if (scan.warps > 0) number("warp", scan.warps);
+    number_threads(scan.base, scan.reverse, scan.lanes, scan.warps);
     const bool parts = made.has("parts");
     const Names& elements = registers(made.operands[0]);
     const Names sums =

@@ -93,6 +93,9 @@ class ThreadPrinter {
     void write_parts(const Instruction& made);
     void join_parts(const Instruction& made);
     void join_lanes(const Instruction& made);
+    /// Variables with the place of a thread's lane and of its warp along the axis of a scan, in the
+    /// scan's order: the lowest bits of their numbers.
+    void number_threads(const std::string& base, bool reverse, int lane_bits, int warp_bits);
     void scan(const Instruction& made);
     void write_totals(const Instruction& made);
     void join_totals(const Instruction& made);
