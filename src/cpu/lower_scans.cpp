@@ -183,7 +183,11 @@ void Lowering::lower_scan(const ir::Instruction& instruction) {
 
 // ---- Scans with the user's function.
 
-std::optional<ir::Function> combine_rows(const ir::Instruction& scan) {
+std::optional<ir::Function> combine_rows(const ir::Instruction& scan, NoRows* why_not) {
+    const auto no = [&](std::string reason, const ir::Location& at = {}) {
+        if (why_not) *why_not = {std::move(reason), at.file.empty() ? scan.location : at};
+        return std::nullopt;
+    };
     const auto& combine = *scan.get<ir::CombineAttributes>().combine;
     ir::Function mod = combine;
     ir::optimise(mod);
@@ -194,19 +198,35 @@ std::optional<ir::Function> combine_rows(const ir::Instruction& scan) {
     for (std::size_t i = 0; i < 2 * values; ++i) {
         const Value parameter = mod.parameters()[i];
         for (std::size_t k = 0; k < values; ++k) {
-            if (yielded[k] == parameter && i % values != k) return std::nullopt;
+            if (yielded[k] == parameter && i % values != k) {
+                return no(fmt::format(
+                    "its function returns an element of tile {} as one of tile {}", i % values, k));
+            }
         }
     }
-    if (values > CombineScan::kMaxValues || mod.body.body.size() + values > Chain::kMaxOps) {
-        return std::nullopt;
+    if (values > CombineScan::kMaxValues) {
+        return no(
+            fmt::format("it combines {} values, more than {}", values, CombineScan::kMaxValues));
+    }
+    if (mod.body.body.size() + values > Chain::kMaxOps) {
+        return no(fmt::format("its function has {} operations, more than {}",
+                              mod.body.body.size() - 1, Chain::kMaxOps - values - 1));
     }
     for (const ir::Instruction& made : mod.body.body) {
         if (made.op == Op::constant || made.op == Op::yield) continue;
-        if (!ir::is_elementwise(made.op)) return std::nullopt;
+        if (!ir::is_elementwise(made.op)) {
+            return no(
+                fmt::format("its function has `{}`, which is not elementwise", ir::name(made.op)),
+                made.location);
+        }
         const auto* math = std::get_if<ir::MathAttributes>(&made.attributes);
-        if (!kernels().elementwise(made.op, mod.type(made.operands.back()).dtype,
-                                   mod.type(made.result()).dtype, math && math->approx))
-            return std::nullopt;
+        const DType operand = mod.type(made.operands.back()).dtype;
+        if (!kernels().elementwise(made.op, operand, mod.type(made.result()).dtype,
+                                   math && math->approx)) {
+            return no(
+                fmt::format("there is no kernel for `{}` of {}", ir::name(made.op), name(operand)),
+                made.location);
+        }
     }
     return mod;
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <variant>
 
+#include "cpu/combine_rows.h"
 #include "cpu/simd/kernels.h"
 
 namespace tilewright::cpu {
@@ -178,6 +179,14 @@ std::vector<SlowPath> slow_paths(const Program& program) {
     std::vector<SlowPath> result;
     if (all_scalar) result.push_back({"scalar kernels", scalar_kernels_reason(), {}});
     for (SlowPath& path : findings.list(program)) result.push_back(std::move(path));
+    ir::walk(program.kernel.body, [&](const ir::Instruction& made) {
+        NoRows why;
+        if (made.op != ir::Op::associative_scan || combine_rows(made, &why)) return;
+        result.push_back({"associative_scan in steps", std::move(why.reason),
+                          why.location.file.empty()
+                              ? ""
+                              : fmt::format("{}:{}", why.location.file, why.location.line)});
+    });
     if (program.in_order && !program.divided)
         result.push_back({"programs run one after the other", "atomics depend on their order", {}});
     return result;

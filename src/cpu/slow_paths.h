@@ -20,7 +20,8 @@ struct SlowPath {
 std::string to_string(const SlowPath& path);
 
 /// Scalar kernels, operations and dots without vector kernels, gathers and scatters, copies of
-/// tiles between layouts, strided panels, programs that run one after the other.
+/// tiles between layouts, strided panels, scans with functions that are no list of operations on
+/// elements, programs that run one after the other.
 std::vector<SlowPath> slow_paths(const Program& program);
 
 /// "kernels.py:12, 14; other.py:3" of lines in Program::locations.

@@ -1,12 +1,17 @@
 // Scans and reductions with the user's operator.
 #include "tilewright/lang/combine.h"
 
+#include <bit>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "ir/access.h"
 #include "lang/tracer.h"
+#include "support/debug_log.h"
 
 namespace tilewright::detail {
 
@@ -108,68 +113,85 @@ class Elements {
     std::vector<ir::Value> values_;
 };
 
-/// A combine function as a mod, and the scalars of the kernel that it uses.
-struct Traced {
-    std::shared_ptr<const ir::Function> mod;
-    std::vector<ir::Value> captured;
+/// The first step of a scan in steps: neighbours combined, while the user's function is traced.
+struct FirstStep {
+    std::vector<ir::Instruction> made;
+    std::size_t slices = 0;  ///< instructions before those of the function
+    std::vector<ir::Value> before, after, results;
 };
 
-/// Traces a combine function once, on tiles of the elements' shapes, and takes it apart into what
-/// it does with one element of each.
-class ElementwiseTrace {
-  public:
-    ElementwiseTrace(const Elements& of, const Combine& combine) : of_(of), combine_(combine) {}
+FirstStep first_step(const Elements& of, const Combine& combine, bool reverse) {
+    Tracer& tracer = of.tracer();
+    const Tracer::Scope scope(tracer);
+    FirstStep step;
+    ir::Block block;
+    tracer.builder().push_block(block);
+    try {
+        step.before = of.part(of.values(), 0, of.length() - 1);
+        step.after = of.part(of.values(), 1, of.length() - 1);
+        if (reverse) std::swap(step.before, step.after);
+        step.slices = block.body.size();
+        step.results = of.combined(combine, step.before, step.after);
+    } catch (...) {
+        tracer.builder().pop_block();
+        throw;
+    }
+    tracer.builder().pop_block();
+    step.made = std::move(block.body);
+    return step;
+}
 
-    /// nullopt for functions that do more than arithmetic on elements and scalars.
-    std::optional<Traced> run() {
-        Tracer& tracer = of_.tracer();
-        ir::Block block;
-        std::vector<ir::Value> before, after, results;
-        {
-            const Tracer::Scope scope(tracer);
-            tracer.builder().push_block(block);
-            try {
-                // As many elements as the first step of a scan combines.
-                before = of_.part(of_.values(), 0, of_.length() - 1);
-                after = of_.part(of_.values(), 1, of_.length() - 1);
-                block.body.clear();
-                results = of_.combined(combine_, before, after);
-            } catch (...) {
-                tracer.builder().pop_block();
-                throw;
-            }
-            tracer.builder().pop_block();
-        }
+/// What a function does on tiles in the first step, taken apart into what it does with one element
+/// of each.
+class ElementwiseMod {
+  public:
+    ElementwiseMod(Tracer& tracer, const FirstStep& step) : tracer_(tracer) {
         auto mod = std::make_shared<ir::Function>();
         mod->name = "combine";
         mod_ = mod.get();
         ir::Builder builder(*mod);
         builder_ = &builder;
-        for (const auto& [values, side] : {std::pair(&before, 'a'), std::pair(&after, 'b')}) {
+        for (const auto& [values, side] : {std::pair(&step.before, 'a'), {&step.after, 'b'}}) {
             for (std::size_t i = 0; i < values->size(); ++i) {
                 const ir::Value value = (*values)[i];
                 element_[value] = mod->add_parameter(ir::Type{tracer.type(value).dtype, {}},
                                                      fmt::format("{}{}", side, i));
             }
         }
-        for (const ir::Instruction& made : block.body) {
-            if (!add(made)) return std::nullopt;
+        for (std::size_t i = step.slices; i < step.made.size(); ++i) {
+            if (!add(step.made[i])) {
+                location_ = step.made[i].location;
+                return;
+            }
         }
         std::vector<ir::Value> yielded;
-        for (const ir::Value value : results) {
-            if (!find(value)) return std::nullopt;
+        for (const ir::Value value : step.results) {
+            if (!find(value)) return;
             yielded.push_back(element_.at(value));
         }
         builder.yield(yielded);
-        return Traced{std::move(mod), captured_};
+        result_ = std::move(mod);
     }
+
+    /// nullptr for functions that do more than arithmetic on elements and scalars.
+    const std::shared_ptr<const ir::Function>& mod() const { return result_; }
+    /// Scalars of the kernel that the mod takes.
+    const std::vector<ir::Value>& captured() const { return captured_; }
+    /// Why there is no mod, and the line, if one is to blame.
+    const std::string& reason() const { return reason_; }
+    const ir::Location& location() const { return location_; }
 
   private:
     /// True when the value is an element, or a scalar of the kernel, which becomes a parameter.
     bool find(ir::Value value) {
         if (element_.contains(value)) return true;
-        const ir::Function& kernel = of_.tracer().function();
-        if (kernel.is_ref(value) || !kernel.type(value).is_scalar()) return false;
+        const ir::Function& kernel = tracer_.function();
+        if (kernel.is_ref(value) || !kernel.type(value).is_scalar()) {
+            reason_ = fmt::format("its function uses a tile from outside of it, {}",
+                                  kernel.is_ref(value) ? ir::to_string(kernel.ref_type(value))
+                                                       : ir::to_string(kernel.type(value)));
+            return false;
+        }
         element_[value] =
             mod_->add_parameter(kernel.type(value), fmt::format("c{}", captured_.size()));
         captured_.push_back(value);
@@ -178,7 +200,11 @@ class ElementwiseTrace {
 
     bool add(const ir::Instruction& made) {
         const bool is_elementwise = ir::is_elementwise(made.op) || made.op == Op::constant;
-        if (!is_elementwise && made.op != Op::broadcast) return false;
+        if (!is_elementwise && made.op != Op::broadcast) {
+            reason_ =
+                fmt::format("its function has `{}`, which is not elementwise", ir::name(made.op));
+            return false;
+        }
         for (const ir::Value operand : made.operands) {
             if (!find(operand)) return false;
         }
@@ -192,17 +218,19 @@ class ElementwiseTrace {
         scalar.location = made.location;
         for (const ir::Value operand : made.operands)
             scalar.operands.push_back(element_.at(operand));
-        const ir::Type type{of_.tracer().type(made.result()).dtype, {}};
+        const ir::Type type{tracer_.type(made.result()).dtype, {}};
         element_[made.result()] = builder_->append(std::move(scalar), &type).at(0);
         return true;
     }
 
-    const Elements& of_;
-    const Combine& combine_;
+    Tracer& tracer_;
     ir::Function* mod_ = nullptr;
     ir::Builder* builder_ = nullptr;
     std::map<ir::Value, ir::Value> element_;  ///< of the kernel's values, in the mod
     std::vector<ir::Value> captured_;
+    std::shared_ptr<const ir::Function> result_;
+    std::string reason_;
+    ir::Location location_;
 };
 
 /// The shape in which all elements are scanned together, if there is one.
@@ -214,15 +242,15 @@ std::optional<ir::Shape> joint_shape(const Elements& of) {
     return joint;
 }
 
-std::vector<ir::Value> scanned(const Elements& of, const ir::Shape& joint, const Traced& traced,
-                               bool reverse) {
+std::vector<ir::Value> scanned(const Elements& of, const ir::Shape& joint,
+                               const ElementwiseMod& combine, bool reverse) {
     Tracer& tracer = of.tracer();
     ir::Builder& builder = tracer.builder();
     std::vector<ir::Value> operands;
     for (const ir::Value value : of.values()) operands.push_back(builder.broadcast(value, joint));
-    operands.insert(operands.end(), traced.captured.begin(), traced.captured.end());
+    operands.insert(operands.end(), combine.captured().begin(), combine.captured().end());
     std::vector<ir::Value> results =
-        builder.associative_scan(traced.mod, operands, of.axis(), reverse);
+        builder.associative_scan(combine.mod(), operands, of.axis(), reverse);
     for (std::size_t i = 0; i < results.size(); ++i) {
         const ir::Shape shape = tracer.type(of.values()[i]).shape;
         if (shape == joint) continue;
@@ -236,19 +264,31 @@ std::vector<ir::Value> scanned(const Elements& of, const ir::Shape& joint, const
 }
 
 // After the step with `reach`, every element combines the last 2 * reach elements up to itself.
-std::vector<ir::Value> scanned_in_steps(const Elements& of, const Combine& combine, bool reverse) {
+std::vector<ir::Value> scanned_in_steps(const Elements& of, FirstStep first, const Combine& combine,
+                                        bool reverse) {
+    std::vector<ir::Instruction>& body = of.tracer().builder().block().body;
+    body.insert(body.end(), std::make_move_iterator(first.made.begin()),
+                std::make_move_iterator(first.made.end()));
     const std::int64_t length = of.length();
     std::vector<ir::Value> now = of.values();
     for (std::int64_t reach = 1; reach < length; reach *= 2) {
-        const auto low = of.part(now, 0, length - reach);
-        const auto high = of.part(now, reach, length - reach);
-        if (reverse) {
-            now = of.joined(of.combined(combine, high, low), of.part(now, length - reach, reach));
-        } else {
-            now = of.joined(of.part(now, 0, reach), of.combined(combine, low, high));
+        std::vector<ir::Value> combined = std::move(first.results);
+        if (reach > 1) {
+            const auto low = of.part(now, 0, length - reach);
+            const auto high = of.part(now, reach, length - reach);
+            combined = of.combined(combine, reverse ? high : low, reverse ? low : high);
         }
+        now = reverse ? of.joined(combined, of.part(now, length - reach, reach))
+                      : of.joined(of.part(now, 0, reach), combined);
     }
     return now;
+}
+
+void log_steps(const Elements& of, const std::string& reason, const ir::Location& at) {
+    const auto steps = std::bit_width(static_cast<std::uint64_t>(of.length() - 1));
+    debug_log(of.tracer().function().name, "slow path: associative_scan in {} step{}, since {}{}",
+              steps, steps == 1 ? "" : "s", reason,
+              at.file.empty() ? "" : fmt::format(" (at {}:{})", at.file, at.line));
 }
 
 }  // namespace
@@ -259,10 +299,18 @@ Tiles associative_scan(const Combine& combine, const Operands& elements, int axi
     return tracer.at(location, [&] {
         const Elements of(tracer, "associative_scan", elements, axis);
         if (of.length() <= 1) return of.wrapped(of.values());
+        const ir::Location here = tracer.location();
+        FirstStep first = first_step(of, combine, reverse);
+        tracer.builder().set_location(here);
         const auto joint = joint_shape(of);
-        const auto traced = joint ? ElementwiseTrace(of, combine).run() : std::nullopt;
-        if (traced) return of.wrapped(scanned(of, *joint, *traced, reverse));
-        return of.wrapped(scanned_in_steps(of, combine, reverse));
+        if (joint) {
+            const ElementwiseMod mod(tracer, first);
+            if (mod.mod()) return of.wrapped(scanned(of, *joint, mod, reverse));
+            log_steps(of, mod.reason(), mod.location().file.empty() ? here : mod.location());
+        } else {
+            log_steps(of, "its tiles have no shape in common", here);
+        }
+        return of.wrapped(scanned_in_steps(of, std::move(first), combine, reverse));
     });
 }
 

@@ -65,6 +65,47 @@ TEST(DebugLog, CompiledKernelsAndElementLoops) {
                 HasSubstr("element by element, since the indices are tiles or a mask chooses"));
 }
 
+TEST(DebugLog, ScansInSteps) {
+    int line = 0;
+    const auto largest = kernel("largest", [&](Ref x, Ref y) {
+        y.store(associative_scan(
+            [&](Tile a, Tile b) {
+                line = __LINE__ + 1;
+                return a + max(b, 0, true);
+            },
+            x.load(), 1));
+    });
+    const auto nine = kernel("nine", [&](Ref x, Ref y) {
+        std::vector<Tile> values;
+        for (int i = 0; i < 9; ++i) values.push_back(x.load() + i);
+        y.store(associative_scan(
+            [](const std::vector<Tile>& a, const std::vector<Tile>& b) {
+                std::vector<Tile> sums;
+                for (std::size_t i = 0; i < a.size(); ++i) sums.push_back(a[i] + b[i]);
+                return sums;
+            },
+            values, 1)[8]);
+    });
+    const Tensor x = Tensor::zeros(f32, {4, 20});
+    const auto log = [&](const auto& scan) {
+        return log_of([&] { call(scan, {.out_type = {{f32, {4, 20}}}})(x); });
+    };
+    const std::string of_largest = log(largest);  // sets the line
+    EXPECT_THAT(of_largest,
+                HasSubstr(fmt::format("[tilewright] largest: slow path: associative_scan in 5 "
+                                      "steps, since its function has `reduce`, which is not "
+                                      "elementwise (at {}:{})",
+                                      __FILE__, line)));
+    EXPECT_THAT(log(nine),
+                HasSubstr(fmt::format("[tilewright] nine: slow path: associative_scan in steps, "
+                                      "since it combines 9 values, more than 8 (at {}:",
+                                      __FILE__)));
+    const auto sums = kernel("sums", [](Ref a, Ref out) {
+        out.store(associative_scan([](Tile f, Tile g) { return f + g; }, a.load(), 1));
+    });
+    EXPECT_THAT(log(sums), Not(HasSubstr("slow path")));
+}
+
 TEST(DebugLog, FastKernelsHaveNoSlowPath) {
     const auto add = kernel("add", [](Ref a, Ref b, Ref out) { out.store(a.load() + b.load()); });
     const Tensor a = Tensor::zeros(f32, {64, 64});

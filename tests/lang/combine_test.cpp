@@ -61,6 +61,91 @@ TEST(Combine, OtherFunctionsAreScannedInSteps) {
     EXPECT_THAT(text, HasSubstr("slice"));
 }
 
+// The trace that finds out that there is no mod is the first step.
+TEST(Combine, FunctionsAreTracedOnceForEachStep) {
+    for (const bool reverse : {false, true}) {
+        std::vector<Extents> shapes;
+        const std::string text = ir::print(with_input([&](Ref x) {
+            const Tile t = x.load(), column = slice(t, {0, 0}, {8, 1});
+            associative_scan(
+                [&](Tile a, Tile b) {
+                    shapes.push_back(a.shape());
+                    return a + b * column;
+                },
+                t, 1, reverse);
+        }));
+        EXPECT_THAT(shapes, testing::ElementsAre(Extents{8, 15}, Extents{8, 14}, Extents{8, 12},
+                                                 Extents{8, 8}));
+        std::size_t products = 0;
+        for (std::size_t at = text.find("mul "); at != std::string::npos;
+             at = text.find("mul ", at + 1))
+            ++products;
+        EXPECT_EQ(products, shapes.size()) << text;
+    }
+    int traces = 0;
+    with_input([&](Ref x) {
+        associative_scan(
+            [&](Tile a, Tile b) {
+                ++traces;
+                return a + b;
+            },
+            x.load());
+    });
+    EXPECT_EQ(traces, 1);
+}
+
+TEST(Combine, TheLogSaysWhyThereAreSteps) {
+    const auto log_of = [](const std::function<void(Tile)>& scan) {
+        ::setenv("TILEWRIGHT_DEBUG", "1", 1);
+        testing::internal::CaptureStderr();
+        with_input([&](Ref x) { scan(x.load()); });
+        ::unsetenv("TILEWRIGHT_DEBUG");
+        return testing::internal::GetCapturedStderr();
+    };
+    const auto at = [](int line) { return fmt::format(" (at {}:{})\n", __FILE__, line); };
+    int line = 0;
+    EXPECT_EQ(log_of([](Tile t) { associative_scan([](Tile a, Tile b) { return a + b; }, t); }),
+              "");
+    std::string log = log_of([&](Tile t) {
+        const Tile column = slice(t, {0, 0}, {8, 1});
+        associative_scan(
+            [&](Tile a, Tile b) {
+                line = __LINE__ + 1;
+                return a + b * column;
+            },
+            t, 1);
+    });
+    EXPECT_THAT(log, HasSubstr("slow path: associative_scan in 4 steps, since its function uses a "
+                               "tile from outside of it, f32[8, 1]" +
+                               at(line)));
+    log = log_of([&](Tile t) {
+        associative_scan(
+            [&](Tile a, Tile b) {
+                line = __LINE__ + 1;
+                return a + max(b, 1, true);
+            },
+            t, 0);
+    });
+    EXPECT_THAT(log, HasSubstr("slow path: associative_scan in 3 steps, since its function has "
+                               "`reduce`, which is not elementwise" +
+                               at(line)));
+    log = log_of([&](Tile t) {
+        line = __LINE__ + 1;
+        associative_scan([](auto a, auto) { return a; }, std::pair(t, slice(t, {0, 0}, {8, 5})));
+    });
+    EXPECT_THAT(log, HasSubstr("slow path: associative_scan in 3 steps, since its tiles have no "
+                               "shape in common" +
+                               at(line)));
+    log = log_of([&](Tile t) {
+        const Tile row = slice(t, {0, 0}, {1, 16});
+        line = __LINE__ + 1;
+        associative_scan([&](Tile, Tile) { return row; }, slice(t, {0, 0}, {2, 16}));
+    });
+    EXPECT_THAT(log, HasSubstr("slow path: associative_scan in 1 step, since its function uses a "
+                               "tile from outside of it, f32[1, 16]" +
+                               at(line)));
+}
+
 TEST(Combine, BadInputIsNamed) {
     const auto add = [](Tile a, Tile b) { return a + b; };
     EXPECT_THAT(refused([&](Ref x) { associative_scan(add, x.load(), 2); }),

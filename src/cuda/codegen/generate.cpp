@@ -296,8 +296,9 @@ ir::Function prepare(ir::Function kernel) {
     ir::expand_scans(kernel, [&](const ir::Instruction& scan) {
         const std::string reason = no_combine_text(scan);
         if (!reason.empty()) {
-            debug_log("cuda", "slow path: {}: a scan is done in steps of slices: {}", kernel.name,
-                      reason);
+            const ir::Location& at = scan.location;
+            debug_log(kernel.name, "slow path: associative_scan in steps, since {}{}", reason,
+                      at.file.empty() ? "" : fmt::format(" (at {}:{})", at.file, at.line));
         }
         return !reason.empty();
     });
