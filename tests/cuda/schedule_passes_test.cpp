@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -144,6 +145,44 @@ TEST(SchedulePasses, WarpgroupsThatAlternateSkipWhatTheOtherConsumes) {
     EXPECT_THAT(turns, HasSubstr("issue_begin turn 1"));
     EXPECT_EQ(program.consumer_groups(), 1);
     EXPECT_EQ(program.all_consumer_groups(), 2);
+}
+
+// The index is computed after the products where the kernel is cut.
+TEST(SchedulePasses, LoadsOfLinesThatShareAnIndexMoveBeforeTheLastProducts) {
+    const ir::Function function = ir::parse(R"(
+func @scaled(%x: ref<bf16[2048, 4096]>, %y: ref<bf16[4096, 4096]>, %u: ref<bf16[8192]>,
+             %v: ref<bf16[8192]>, %z: ref<bf16[2048, 4096]>) grid [] {
+%o = constant 0 : i64
+%a = load %x[%o : 2048, %o : 4096] : bf16[2048, 4096]
+%b = load %y[%o : 4096, %o : 4096] : bf16[4096, 4096]
+%d = dot %a, %b : f32[2048, 4096]
+%half = constant 4096 : i64
+%u1 = load %u[%half : 4096] : bf16[4096]
+%v1 = load %v[%half : 4096] : bf16[4096]
+%sum = add %u1, %v1 : bf16[4096]
+%f = cast %sum : f32[4096]
+%e = expand_dims %f axis 0 : f32[1, 4096]
+%row = broadcast %e : f32[2048, 4096]
+%s = add %d, %row : f32[2048, 4096]
+%q = cast %s : bf16[2048, 4096]
+store %z[%o : 2048, %o : 4096], %q
+yield
+})");
+    Target target = dense_target(function);
+    target.choice = Choice{.tile = {128, 128}};
+    const Program program = after("split_epilogue", function, target);
+    EXPECT_EQ(broken_rule(program), std::nullopt);
+    const std::string text = print(program);
+    std::smatch found;
+    ASSERT_TRUE(std::regex_search(
+        text, found,
+        std::regex("(%\\w+) = add %\\w+, %\\w+ : i64\n"
+                   " *(%\\w+) = load \\1 of @u index \\[128\\] in_bounds : bf16\\[128\\] @\\w+\n"
+                   " *(%\\w+) = load \\1 of @v index \\[128\\] in_bounds : bf16\\[128\\] @\\w+\n"
+                   "[^{]* pending 0 [^{]*panels %\\w+, \\2, \\3 count 2 ")))
+        << text;
+    const std::string panels = found.suffix();
+    EXPECT_THAT(panels, Not(HasSubstr("= load"))) << text;
 }
 
 }  // namespace
