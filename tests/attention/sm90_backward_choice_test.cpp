@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/sm90/backward.h"
@@ -267,6 +268,34 @@ TEST(Sm90BackwardChoice, SumsOfManyShortSequencesAreOrdered) {
           false},
          {"no mask and 8,192 rows", [](Problem& p) { set_lengths(p, 8192).causal = false; },
           false}});
+}
+
+// A kernel of another form under the same key would run in its place.
+TEST(Sm90BackwardChoice, EachFormHasAKeyAndAText) {
+    Problem problem{.batch = 8, .heads = 16, .kv_heads = 16, .causal = true};
+    set_dims(set_lengths(problem, 1024), 64);
+    const BackwardDesc desc = check_backward(backward_inputs_of(problem, /*deterministic=*/true));
+    const BackwardConfig chosen = choose_backward(desc);
+    ASSERT_TRUE(chosen.ahead && chosen.upward && chosen.fused);
+    const auto text_of = [&](const BackwardConfig& config) {
+        return cuda::source_key(generate_backward(desc, config).front());
+    };
+    const std::pair<const char*, std::function<void(BackwardConfig&)>> changes[] = {
+        {"ahead", [](BackwardConfig& c) { c.ahead = false; }},
+        {"upward", [](BackwardConfig& c) { c.upward = false; }},
+        {"fused", [](BackwardConfig& c) { c.fused = false; }},
+        {"rows of a block", [](BackwardConfig& c) { c.block_m = 64; }},
+    };
+    for (const auto& [what, change] : changes) {
+        BackwardConfig changed = chosen;
+        change(changed);
+        EXPECT_NE(backward_key(desc, changed), backward_key(desc, chosen)) << what;
+        EXPECT_NE(text_of(changed), text_of(chosen)) << what;
+    }
+    BackwardConfig one_buffer = chosen;
+    one_buffer.ahead = false;
+    EXPECT_EQ(backward_shared_bytes(desc, chosen) - backward_shared_bytes(desc, one_buffer),
+              chosen.block_n() * 64 * 2);  // K's second buffer, of 16-bit elements
 }
 
 }  // namespace
