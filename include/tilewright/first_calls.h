@@ -5,8 +5,8 @@
 
 namespace TW_API tilewright {
 
-/// While one of these exists, calls in all threads wait for full kernels and run no compact ones,
-/// whatever TILEWRIGHT_COMPACT says.
+/// While one exists, calls in all threads wait for full kernels, whatever TILEWRIGHT_COMPACT says,
+/// and run no compact ones, which give the same results, compile three times as fast and run slower.
 class NoCompactKernels {
   public:
     NoCompactKernels();

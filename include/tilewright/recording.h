@@ -24,17 +24,17 @@ class Recording {
     /// through Tensor, the recording is not complete.
     static Recording of(const std::vector<Tensor>& arrays, const Operation& operation);
 
-    /// Whether the operation did nothing but launch kernels on the arrays, on new memory, and on
-    /// owned memory that existed before, whose elements a repeat reads again, and its kernels are
-    /// still loaded. On a GPU only the engine for Hopper GPUs can be repeated.
+    /// Whether it can be repeated: the operation only launched kernels, which are still loaded, on
+    /// the arrays, on memory that it allocated, and on older tensors that own theirs, whose present
+    /// elements a repeat reads. On a GPU only the engine for Hopper GPUs can be repeated.
     bool complete() const;
     /// Whether it is not complete because the operation launched kernels that later runs of it will
-    /// not, as first calls of attention do ("compact kernels"): a recording of one of these may be.
+    /// not, as first calls of attention do (tilewright/first_calls.h): record it again later.
     bool is_early() const;
-    /// Repeats the launches on arrays at these addresses, on a GPU on the current stream. Only for
-    /// complete recordings. False, and nothing is launched, where the operation has to run itself:
-    /// while a graph is captured, on arrays of a GPU that are not aligned to 16 bytes, and once a
-    /// kernel has been unloaded; on the CPU never.
+    /// Repeats the launches on arrays at these addresses, in the order of `of`; on a GPU, on this
+    /// thread's CUDA stream. Only for complete recordings. False, with nothing launched, where the
+    /// operation has to run itself: on a GPU while a graph is captured, on arrays that are not
+    /// aligned to 16 bytes, and once a kernel has been unloaded. Always true on the CPU.
     bool repeat(std::span<void* const> arrays) const;
 
   private:

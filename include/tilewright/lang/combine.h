@@ -31,10 +31,10 @@ Combine combine_of(F& combine, const Elements& elements) {
 
 }  // namespace detail
 
-/// Element i along `axis` is the combination of the elements up to i; with `reverse`, of those from
-/// the last down to i, in that order: then a comes after b in combine(a, b). One operation where
-/// combine only computes with elements and scalars; else log2(length) steps, rounded up (Hillis and
-/// Steele, 1986).
+/// Element i along `axis` combines the elements up to i; with `reverse`, those from the last one
+/// down to i: a of combine(a, b) then has the higher places. One operation where combine is nothing
+/// but arithmetic on a, b and scalars, else log2(length) steps (Hillis and Steele, 1986), which the
+/// debug log explains. UserError for an axis or lengths that do not fit, and results unlike a.
 template <typename F, typename Elements>
 auto associative_scan(F&& combine, const Elements& elements, int axis = 0, bool reverse = false,
                       std::source_location location = std::source_location::current()) {
@@ -44,7 +44,7 @@ auto associative_scan(F&& combine, const Elements& elements, int axis = 0, bool 
     return detail::rebuilt(elements, results);
 }
 
-/// The combination of all elements along `axis`, of which there is at least one.
+/// The combination of all elements along `axis`, which has at least one; `keepdims` keeps the axis.
 template <typename F, typename Elements>
 auto reduce(F&& combine, const Elements& elements, int axis = 0, bool keepdims = false,
             std::source_location location = std::source_location::current()) {
