@@ -6,7 +6,7 @@
 namespace TW_API tilewright {
 
 /// While one exists, calls in all threads wait for full kernels, whatever TILEWRIGHT_COMPACT says,
-/// and run no compact ones, which give the same results, compile three times as fast and run slower.
+/// and run no compact ones, which give the same results, compile three times as fast, run slower.
 class NoCompactKernels {
   public:
     NoCompactKernels();

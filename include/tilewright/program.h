@@ -73,7 +73,7 @@ struct Finding {
 };
 
 /// Why a program of IR text is not as fast as it might be. On a CPU (without `arch`): scalar paths,
-/// copies, strided panels, scans in steps. On a GPU of that architecture: what does not use wgmma or
+/// copies, strided panels, scans in steps. On a GPU of that architecture: what uses no wgmma or
 /// tensor cores, is not pipelined, or, where NVRTC is available, spills. TILEWRIGHT_DEBUG=1 prints
 /// the same when a program is compiled. Needs no GPU. UserError for what the device cannot run.
 std::vector<Finding> explain_program(std::string_view ir, std::string_view arch = {});
