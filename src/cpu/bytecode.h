@@ -374,7 +374,8 @@ struct Pick {
 /// rounded) or i16, quads of bytes.
 struct Interleave {
     StripFunction function = nullptr;
-    Tile in, out;  ///< with contiguous lanes
+    Tile in, out;   ///< with contiguous lanes
+    int kept = -1;  ///< which of Program::kept has its results; -1: only `out` has
 };
 
 /// result (+)= a * b, lanes of the result along n (b is the vector operand) or m (a is).
@@ -393,6 +394,8 @@ struct Dot {
     StripSource maxima;
     bool by_rows = false;  ///< the vector operand is contiguous along k, not along the lanes
     GemmFunction function = nullptr;
+    /// The operand is an Interleave's that has this `kept`.
+    int kept_broadcast = -1, kept_vector = -1;
     std::int64_t stored_ref = -1;  ///< the array that `out`, a view set by StoreView, is in
 
     /// Large dots work on blocks of kBlockRows rows and kBlockDepth steps of k, and copy blocks of
@@ -561,7 +564,8 @@ class Program {
     std::int64_t strip_offset = 0;           ///< offset of the strip temporaries in the arena,
     std::int64_t strip_bytes = 0;            ///< and the size of each
     std::vector<PrivateRef> private_refs;
-    bool in_order = false;  ///< order-dependent atomics: programs run one after the other
+    std::vector<std::int64_t> kept;  ///< bytes of the blocks that threads keep (see keep_blocks)
+    bool in_order = false;           ///< order-dependent atomics: programs run one after the other
     std::optional<DividedAtomics> divided;  ///< in_order, but on several threads all the same
     bool uneven = false;                    ///< the trip count of some loop depends on the program
     bool has_while = false;                 ///< what a program takes is not known before it runs

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/bytecode.h"
+#include "cpu/kept_blocks.h"
 #include "cpu/profile.h"
 #include "ir/launch.h"
 
@@ -53,7 +54,8 @@ struct Frame {
     /// No other program of any call runs at the same time, or none that changes an element that
     /// this one does.
     bool alone = false;
-    Ownership owned;  ///< atomics leave other elements as they are
+    Ownership owned;             ///< atomics leave other elements as they are
+    KeptBlocks* kept = nullptr;  ///< one per Program::kept; nullptr: no other program needs them
 
     std::byte* address(Home home, std::uint32_t index) const {
         switch (home) {

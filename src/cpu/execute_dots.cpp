@@ -55,6 +55,8 @@ class BlockedDot {
           // The broadcast operand is affine within its own panels.
           row_step_(run_of(a_, 1, rows_)),
           k_step_(run_of(a_, 2, dot.k)) {
+        find_kept(frame, dot.kept_broadcast, dot.broadcast, a_);
+        find_kept(frame, dot.kept_vector, dot.vector, b_);
         args_.ldc = stride_of(out_, 1);
         if (scales()) scale_ = resolve(frame, dot.scale);
         if (dot.maxima.home != Home::none) {
@@ -112,6 +114,12 @@ class BlockedDot {
     }
 
   private:
+    /// Points an operand to its block where that is kept.
+    static void find_kept(const Frame& frame, int kept, const Tile& tile, ResolvedTile& operand) {
+        if (kept < 0 || frame.kept == nullptr) return;
+        std::byte* const block = frame.kept[kept].current();
+        if (block != nullptr) operand.data = block + tile.offset * operand.element;
+    }
     bool scales() const { return dot_.scale.home != Home::none; }
     /// Where the maxima of the panel with this lane are.
     float* maxima_of(std::int64_t lane) const {
@@ -209,7 +217,13 @@ void execute(Frame& frame, const Dot& dot) {
 
 void execute(Frame& frame, const Interleave& interleave) {
     const ResolvedTile in = resolve(frame, interleave.in);
-    const ResolvedTile out = resolve(frame, interleave.out);
+    ResolvedTile out = resolve(frame, interleave.out);
+    if (interleave.kept >= 0 && frame.kept != nullptr) {
+        KeptBlocks& kept = frame.kept[interleave.kept];
+        kept.leave();
+        if (frame.views[interleave.in.index].in_array && kept.find(in.data)) return;
+        if (kept.current() != nullptr) out.data = kept.current();
+    }
     const ir::Shape& shape = interleave.in.shape;
     Strip strip;
     strip.rows = shape[1];

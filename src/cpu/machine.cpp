@@ -25,6 +25,7 @@
 #include "cpu/combine_rows.h"
 #include "cpu/divided_atomics.h"
 #include "cpu/execute.h"
+#include "cpu/kept_blocks.h"
 #include "cpu/lower.h"
 #include "cpu/neighbours.h"
 #include "cpu/private_arrays.h"
@@ -53,6 +54,7 @@ std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     program->id = ++last_id;
     program->kernel = kernel;
     Lowering(function, *program).run();
+    keep_blocks(*program);
     assign_memory(*program);
     compile_small_tiles(*program);
     if (debug_log_on()) {
@@ -115,6 +117,10 @@ struct Worker {
     std::vector<ir::RefArgument> refs;
     std::vector<std::byte> private_memory;
     std::vector<PrivateArray> private_arrays;
+    std::vector<KeptBlocks> kept;
+    bool keeps = false;          ///< in this call
+    std::uint64_t kept_id = 0;   ///< the program that they are of
+    std::int64_t kept_row = -1;  ///< of the grid, whose programs the kept blocks are for
     const Call* call = nullptr;  ///< that the views and refs are of
 
   private:
@@ -238,6 +244,13 @@ class Call {
         frame.views = worker.views.data();
         frame.refs = worker.refs.data();
         frame.grid = arguments_.grid.data();
+        if (worker.keeps) {
+            if (const std::int64_t row = index / arguments_.grid.back(); row != worker.kept_row) {
+                for (KeptBlocks& kept : worker.kept) kept.clear();
+                worker.kept_row = row;
+            }
+            frame.kept = worker.kept.data();
+        }
         place(frame, index);
         return frame;
     }
@@ -250,6 +263,18 @@ class Call {
             worker.refs[i] = ref(program_.refs[i], arena);
         }
         for (const PrivateArray& own : worker.private_arrays) worker.refs[own.ref] = own.argument;
+        keep_blocks(worker);
+    }
+
+    /// Kept memory stays with the thread if the next call is one of the same kernel.
+    void keep_blocks(Worker& worker) const {
+        const bool shared = !arguments_.grid.empty() && arguments_.grid.back() > 1;
+        worker.keeps = shared && !program_.kept.empty();
+        worker.kept_row = -1;
+        if (!worker.keeps || worker.kept_id == program_.id) return;
+        worker.kept.clear();
+        for (const std::int64_t bytes : program_.kept) worker.kept.emplace_back(bytes);
+        worker.kept_id = program_.id;
     }
 
     /// Where in the grid program `index` is.

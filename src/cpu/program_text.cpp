@@ -152,7 +152,8 @@ struct Printer {
         return fmt::format("{} = pick {} at s{}", text_of(pick.out), text_of(pick.in), pick.at);
     }
     std::string operator()(const Interleave& interleave) const {
-        return fmt::format("{} = interleave {}", text_of(interleave.out), text_of(interleave.in));
+        return fmt::format("{} = interleave {}{}", text_of(interleave.out), text_of(interleave.in),
+                           interleave.kept >= 0 ? " and keep" : "");
     }
     std::string operator()(const Dot& dot) const {
         return fmt::format("{} {} {} {} {}", text_of(dot.out), dot.accumulate ? "+=" : "=",

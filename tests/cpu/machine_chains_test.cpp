@@ -326,12 +326,13 @@ void build_gradients(Agreement& test, std::int64_t keys, bool causal) {
     };
     const Value q = load(kQueries), d_out = load(kQueries), key = load(keys), value = load(keys);
     const Shape scores{kQueries, keys};
-    const Value shift = test.load_all(test.array(DType::f32, {kQueries})),
+    const Value shift = b.binary(Op::add, test.load_all(test.array(DType::f32, {kQueries})),
+                                 b.constant({DType::f32, {kQueries}}, 4)),
                 delta = test.load_all(test.array(DType::f32, {kQueries}));
     const auto column = [&](Value v) { return b.broadcast(b.expand_dims(v, 1), scores); };
     const Value s = b.dot(q, key, {}, {false, true}), dp = b.dot(d_out, value, {}, {false, true});
-    Value p = b.unary(
-        Op::exp2, b.fma(s, b.constant({DType::f32, scores}, 0.5), column(b.unary(Op::neg, shift))));
+    Value p = b.unary(Op::exp2, b.fma(s, b.constant({DType::f32, scores}, 0.125),
+                                      column(b.unary(Op::neg, shift))));
     if (causal) {
         const Value row = b.iota({DType::i32, scores}, 0), lane = b.iota({DType::i32, scores}, 1);
         const Value ahead = b.constant_int({DType::i32, scores}, 20);
@@ -353,7 +354,9 @@ TEST(Machine, GradientsOfAttentionBecomePairsInOneRun) {
         for (const bool causal : {false, true}) {
             Agreement test({1});
             build_gradients(test, keys, causal);
-            test.check(2e-2);
+            // Of numbers that are rounded to bf16, some of up to 16 are rounded the other way, and
+            // sums may be near 0.
+            test.check(0.1);
             // Products of AMX take other operands, which the chain does not write.
             if (kernels().super.gradient_pairs == nullptr || kernels().name == "amx") continue;
             const std::string listing = to_string(*compile(test.k.function));
