@@ -118,10 +118,11 @@ struct Worker {
     std::vector<std::byte> private_memory;
     std::vector<PrivateArray> private_arrays;
     std::vector<KeptBlocks> kept;
-    bool keeps = false;          ///< in this call
-    std::uint64_t kept_id = 0;   ///< the program that they are of
-    std::int64_t kept_row = -1;  ///< of the grid, whose programs the kept blocks are for
-    const Call* call = nullptr;  ///< that the views and refs are of
+    bool keeps = false;             ///< in this call
+    std::uint64_t kept_id = 0;      ///< the program that they are of
+    std::int64_t kept_row = -1;     ///< of the grid, whose programs the kept blocks are for
+    const Call* call = nullptr;     ///< that the views and refs are of
+    const Call* grouped = nullptr;  ///< that the neighbours know
 
   private:
     std::optional<Neighbours> known_;
@@ -142,7 +143,7 @@ class WorkerLease {
         }
     }
     ~WorkerLease() {
-        worker_->call = nullptr;
+        worker_->call = worker_->grouped = nullptr;
         worker_->private_arrays.clear();
         worker_->views.clear();  // those of one call have the same strides in all programs
         free_workers().push_back(std::move(worker_));
@@ -195,24 +196,29 @@ class Call {
     void run_programs(Worker& worker, std::int64_t first, std::int64_t end, bool alone,
                       Execute& execute_frame) const {
         Neighbours& neighbours = worker.neighbours(program_);
+        if (std::exchange(worker.grouped, this) != this) neighbours.begin_call(arguments_);
         while (first < end) {
+            const std::int64_t most = end - first;
             std::int64_t n = 1;
-            if (end - first > 1) {
+            if (most > 1) {
                 Frame frame = prepare(worker, first);
-                if (neighbours.begin(frame)) {
+                if (const std::int64_t known = neighbours.known(frame, first, most); known > 0) {
+                    n = known;
+                } else if (neighbours.begin(frame)) {
                     for (; first + n < end; ++n) {
                         place(frame, first + n);
                         if (!neighbours.follows(frame, n)) break;
                         if (n > 1 || !neighbours.is_linear()) continue;
                         // The last one along an axis of the grid stands for all before it.
                         const std::int64_t last =
-                            std::min(end - first, inner_extent_ - first % inner_extent_) - 1;
+                            std::min(most, inner_extent_ - first % inner_extent_) - 1;
                         if (last <= n) continue;
                         place(frame, first + last);
                         if (neighbours.follows(frame, last)) n = last;
                     }
-                    if (n > 1) neighbours.run(frame, n);
+                    neighbours.keep(frame, first, most, n);
                 }
+                if (n > 1) neighbours.run(frame, n);
             }
             if (n == 1) run_program(worker, first, alone, execute_frame);
             first += n;

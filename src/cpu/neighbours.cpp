@@ -36,7 +36,7 @@ bool scans_rows(const Chain& chain) {
 }  // namespace
 
 Neighbours::Neighbours(const Program& program)
-    : program_(program), varying_(program.initial_slots.size()) {
+    : program_(program), varying_(program.initial_slots.size()), ref_of_view_(program.num_views) {
     std::size_t at = 0;
     for (std::size_t i = 0; i < program.code.size(); ++i) {
         const Instruction& instruction = program.code[i];
@@ -45,8 +45,10 @@ Neighbours::Neighbours(const Program& program)
             at = i;
         } else if (const auto* load = std::get_if<LoadView>(&instruction)) {
             array_views_.push_back(load->view);
+            ref_of_view_[load->view] = load->access.ref;
         } else if (const auto* to = std::get_if<StoreView>(&instruction)) {
             array_views_.push_back(to->view);
+            ref_of_view_[to->view] = to->access.ref;
         } else if (const auto* store = std::get_if<Store>(&instruction)) {
             if (store->view < 0) return;
         } else if (const auto* op = std::get_if<ScalarOp>(&instruction)) {
@@ -55,8 +57,9 @@ Neighbours::Neighbours(const Program& program)
             if (varying_[move->from]) varying_[move->to] = true;
         } else if (const auto* query = std::get_if<ScalarQuery>(&instruction)) {
             if (query->op == ir::Op::program_id) varying_[query->out] = true;
-        } else if (!std::holds_alternative<SubView>(instruction) &&
-                   !std::holds_alternative<Halt>(instruction)) {
+        } else if (const auto* part = std::get_if<SubView>(&instruction)) {
+            ref_of_view_[part->view] = ref_of_view_[part->from];
+        } else if (!std::holds_alternative<Halt>(instruction)) {
             return;
         }
     }
@@ -117,6 +120,55 @@ std::int64_t Neighbours::most(std::int64_t programs, int threads) const {
 bool Neighbours::all_in_arrays(const Frame& frame) const {
     return std::all_of(array_views_.begin(), array_views_.end(),
                        [&](std::uint32_t view) { return frame.views[view].in_array; });
+}
+
+void Neighbours::begin_call(const ir::Arguments& arguments) {
+    if (at_ == 0) return;
+    bool same = layout_.size() == arguments.grid.size() + arguments.refs.size() * 2 * kDims &&
+                std::equal(arguments.grid.begin(), arguments.grid.end(), layout_.begin()) &&
+                arguments.scalars == scalars_;
+    std::size_t at = arguments.grid.size();
+    for (const ir::RefArgument& ref : arguments.refs) {
+        if (!same) break;
+        same = std::equal(ref.extents.begin(), ref.extents.end(), &layout_[at]) &&
+               std::equal(ref.strides.begin(), ref.strides.end(), &layout_[at + kDims]);
+        at += 2 * kDims;
+    }
+    if (same) return;
+    groups_.clear();
+    layout_ = arguments.grid;
+    for (const ir::RefArgument& ref : arguments.refs) {
+        layout_.insert(layout_.end(), ref.extents.begin(), ref.extents.end());
+        layout_.insert(layout_.end(), ref.strides.begin(), ref.strides.end());
+    }
+    scalars_ = arguments.scalars;
+}
+
+std::int64_t Neighbours::known(const Frame& frame, std::int64_t first, std::int64_t most) {
+    const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& other) {
+        return other.first == first && other.most == most;
+    });
+    if (group == groups_.end()) return 0;
+    down_ = group->down;
+    for (std::size_t i = 0; i < operands_.size(); ++i) operands_[i].step = group->steps[i];
+    first_views_ = group->views;
+    for (std::size_t v = 0; v < first_views_.size(); ++v) {
+        first_views_[v].data =
+            static_cast<std::byte*>(frame.refs[ref_of_view_[v]].data) + group->at[v];
+    }
+    first_slots_ = group->slots;
+    return group->n;
+}
+
+void Neighbours::keep(const Frame& frame, std::int64_t first, std::int64_t most, std::int64_t n) {
+    if (groups_.size() == kMostGroups) return;
+    Group group{first, most, n, down_, {}, first_views_, {}, first_slots_};
+    for (const Operand& operand : operands_) group.steps.push_back(operand.step);
+    for (std::size_t v = 0; v < first_views_.size(); ++v) {
+        group.at.push_back(first_views_[v].data -
+                           static_cast<std::byte*>(frame.refs[ref_of_view_[v]].data));
+    }
+    groups_.push_back(std::move(group));
 }
 
 bool Neighbours::begin(Frame& frame) {

@@ -20,6 +20,15 @@ class Neighbours {
     /// So many programs may be worth running as one; 1: none but this one.
     std::int64_t most(std::int64_t programs, int threads) const;
 
+    /// Begins a call. What was found in the calls before is forgotten unless only the addresses of
+    /// arrays differ.
+    void begin_call(const ir::Arguments& arguments);
+    /// As many programs from number `first` on, of `most` at most, as ran as one in a call before;
+    /// 0 if that is not known. `run` runs them.
+    std::int64_t known(const Frame& frame, std::int64_t first, std::int64_t most);
+    /// Keeps what was found about the programs from `first` on: `n` follow each other.
+    void keep(const Frame& frame, std::int64_t first, std::int64_t most, std::int64_t n);
+
     /// Runs what comes before the chain. False where no other program can follow.
     bool begin(Frame& frame);
     /// The same for the program that comes `n` after the first; true when its blocks lie where `n`
@@ -57,8 +66,24 @@ class Neighbours {
     std::vector<bool> varying_;  ///< by slot
     std::vector<Operand> operands_;
     std::vector<std::uint32_t> array_views_, slots_;
+    std::vector<std::uint32_t> ref_of_view_;
     std::vector<View> first_views_;
     std::vector<std::uint64_t> first_slots_;
+
+    /// Programs that run as one.
+    struct Group {
+        std::int64_t first = 0, most = 0, n = 0;
+        bool down = false;
+        std::vector<std::int64_t> steps;  ///< of the operands
+        std::vector<View> views;          ///< of the first program,
+        std::vector<std::int64_t> at;     ///< with these distances from the start of their arrays
+        std::vector<std::uint64_t> slots;
+    };
+    static constexpr std::size_t kMostGroups = 4;  ///< small calls have few
+    static constexpr std::size_t kDims = ir::kMaxRefRank;
+    std::vector<Group> groups_;
+    std::vector<std::int64_t> layout_;  ///< of the arguments of the last call
+    std::vector<std::uint64_t> scalars_;
 };
 
 }  // namespace tilewright::cpu

@@ -353,9 +353,14 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     if (!given.empty() || !options_.aliases.empty()) check_overlap(inputs, outputs);
 
     // An aliased input is read from the memory of its output.
-    std::vector<Tensor> sources(inputs.begin(), inputs.end());
+    std::vector<Tensor> moved;
+    std::span<const Tensor> sources = inputs;
+    if (!options_.aliases.empty()) {
+        moved.assign(inputs.begin(), inputs.end());
+        sources = moved;
+    }
     for (const Alias& alias : options_.aliases) {
-        Tensor& source = sources[alias.input];
+        Tensor& source = moved[alias.input];
         const Tensor& target = outputs[alias.output];
         if (source.raw() != target.raw() || source.strides() != target.strides()) {
             if (!ahead) target.copy_from(source);

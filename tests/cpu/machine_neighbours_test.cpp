@@ -12,6 +12,7 @@ namespace {
 
 using ir::IndexOperand;
 using ir::Op;
+using ir::Type;
 using ir::Value;
 
 constexpr std::int64_t kDown = 2, kAcross = 26;
@@ -239,6 +240,60 @@ TEST(MachineNeighbours, PositionsInABlock) {
         kernel.test.check();
         EXPECT_EQ(kernel.most(), 1);
     }
+}
+
+/// Adds one to each element of an array, row by row, with blocks of 64 lanes.
+struct RowsPlusOne {
+    Kernel k{"plus_one", {ir::kDynamic, ir::kDynamic}};
+
+    RowsPlusOne() {
+        ir::Builder& b = k.b;
+        const Value x = k.ref("x", DType::f32, {ir::kDynamic, ir::kDynamic}),
+                    y = k.ref("y", DType::f32, {ir::kDynamic, ir::kDynamic});
+        const std::vector block{IndexOperand::slice(in_order(k, b.program_id(0), 1), 1),
+                                IndexOperand::slice(in_order(k, b.program_id(1), 64), 64)};
+        const Type tile{DType::f32, {1, 64}};
+        const Value sum = b.binary(Op::add, k.load(x, block), b.constant(tile, 1));
+        k.store(y, block, b.binary(Op::mul, sum, b.constant(tile, 2)));
+        k.done();
+    }
+};
+
+// What a thread knows from the call before holds for other addresses only.
+TEST(MachineNeighbours, LaterCallsMayHaveOtherArrays) {
+    struct Layout {
+        std::int64_t rows, columns, gap;  ///< between rows
+    };
+    const Layout layouts[] = {{6, 128, 0}, {6, 128, 0}, {6, 128, 5}, {6, 128, 0}, {5, 128, 0},
+                              {6, 120, 0}, {6, 128, 0}, {12, 64, 0}, {3, 256, 0}, {6, 128, 64}};
+    RowsPlusOne kernel;
+    const auto program = compile(kernel.k.function);
+    for (const int threads : {1, 2}) {
+        set_num_threads(threads);
+        std::vector<std::vector<float>> all;  // so that no array has the address of another one
+        for (const Layout& layout : layouts) {
+            const std::int64_t stride = layout.columns + layout.gap;
+            const auto size = static_cast<std::size_t>(layout.rows * stride);
+            all.emplace_back(size);
+            std::vector<float>& x = all.back();
+            for (std::size_t i = 0; i < size; ++i) x[i] = static_cast<float>(i + all.size());
+            std::vector<float> y(size, -1);
+            ir::RefArgument in, out;
+            in.data = x.data();
+            in.extents = {layout.rows, layout.columns};
+            in.strides = {stride, 1};
+            out = in;
+            out.data = y.data();
+            const std::int64_t across = (layout.columns + 63) / 64;
+            run(*program, arguments({in, out}, {layout.rows, across}));
+            for (std::size_t i = 0; i < size; ++i) {
+                const bool inside = static_cast<std::int64_t>(i) % stride < layout.columns;
+                ASSERT_EQ(y[i], inside ? 2 * (x[i] + 1) : -1)
+                    << threads << " threads, call " << all.size() << ", element " << i;
+            }
+        }
+    }
+    set_num_threads(0);
 }
 
 }  // namespace
