@@ -218,6 +218,16 @@ TEST(ErrorFunctions, WhatIsNotRoundedKeepsTheFunction) {
     EXPECT_TRUE(keeps(DType::f32, kGelu));
     EXPECT_TRUE(keeps(DType::f64, kGelu));
     EXPECT_TRUE(keeps(DType::bf16, kSum + "%r = sub %s, %half : f32[N]\n"));
+    // The same for steps, whose elements are one of a few constants.
+    EXPECT_TRUE(keeps(DType::bf16, kSum + "%g = sign %x : f32[N]\n%r = sub %s, %g : f32[N]\n"));
+    const std::string positive = kSum + "%p = lt %half, %x : bool[N]\n";
+    EXPECT_TRUE(keeps(DType::bf16, positive + "%u = select %p, %one, %half : f32[N]\n"
+                                              "%v = neg %u : f32[N]\n%r = add %v, %s : f32[N]\n"));
+    EXPECT_TRUE(keeps(DType::bf16, positive + "%u = cast %p : f32[N]\n%r = sub %s, %u : f32[N]\n"));
+    EXPECT_TRUE(
+        keeps(DType::bf16, positive + "%u = cast %p : f32[N]\n%r = fma %x, %s, %u : f32[N]\n"));
+    EXPECT_FALSE(keeps(DType::bf16,
+                       positive + "%u = select %p, %one, %x : f32[N]\n%r = add %s, %u : f32[N]\n"));
     EXPECT_TRUE(keeps(DType::bf16, kSum + "%r = log %s : f32[N]\n"));
     EXPECT_TRUE(keeps(DType::bf16, kSum + "%r = mul %s, %e : f32[N]\n"));
     EXPECT_TRUE(keeps(DType::bf16, "%e = erf %x : f32[N]\n%r = add %e, %half : f32[N]\n"));

@@ -63,17 +63,33 @@ class ErrorFunctions {
                           is_rounded(reader.result(), depth + 1);
                });
     }
-    /// A constant term might take away all but the error.
+    /// A term that is a constant, or one of a few, might take away all but the error.
     bool carries(const Instruction& reader, Value value) const {
         if (is_view(reader.op) || reader.op == Op::neg || reader.op == Op::mul) return true;
         if (reader.op == Op::select) return reader.operands[0] != value;
         if (reader.op == Op::fma) {
-            return reader.operands[2] != value ? !constant(reader.operands[2])
-                                               : !constant(reader.operands[0]);
+            return reader.operands[2] != value ? !has_steps(reader.operands[2])
+                                               : !has_steps(reader.operands[0]);
         }
         return (reader.op == Op::add || reader.op == Op::sub) &&
                std::none_of(reader.operands.begin(), reader.operands.end(),
-                            [&](Value term) { return constant(term).has_value(); });
+                            [&](Value term) { return has_steps(term); });
+    }
+    /// Is each element one of a few constants, as a sign or a mask is?
+    bool has_steps(Value value, int depth = 0) const {
+        constexpr int kDeepest = 8;
+        const Instruction* const made = definitions_.of(value);
+        if (made == nullptr || depth > kDeepest) return false;
+        if (made->op == Op::constant || made->op == Op::sign) return true;
+        if (made->op == Op::cast && function_.type(made->operands[0]).dtype == DType::boolean) {
+            return true;
+        }
+        if (made->op == Op::select) {
+            return has_steps(made->operands[1], depth + 1) &&
+                   has_steps(made->operands[2], depth + 1);
+        }
+        return (is_view(made->op) || made->op == Op::neg) &&
+               has_steps(made->operands[0], depth + 1);
     }
     std::optional<double> constant(Value value) const {
         const Instruction* made = definitions_.of(value);

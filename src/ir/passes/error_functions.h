@@ -16,8 +16,8 @@ struct ErrorFunctionsReport {
 /// f32 is 0; beyond it grows until the result, below 2^-126, is 0. docs/explanation/numerics.md has
 /// the derivation.
 ///
-/// Only where products and sums with other values carry it to casts to floats of at most 16 bits,
-/// which round by 2^-11 or more of what they are given.
+/// Only where products and sums with other values, which are no constants, signs or masks, carry it
+/// to casts to floats of at most 16 bits, which round by 2^-11 or more of what they are given.
 ErrorFunctionsReport error_functions(Function& function);
 
 }  // namespace tilewright::ir
