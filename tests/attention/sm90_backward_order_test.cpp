@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 

@@ -40,7 +40,7 @@ class ErrorFunctions {
     }
 
   private:
-    bool is_rounded_sum(const Instruction& erf) const {
+    bool is_rounded_sum(const Instruction& erf) {
         const std::vector<Instruction>& readers = definitions_.readers(erf.result());
         return function_.type(erf.result()).dtype == DType::f32 && !readers.empty() &&
                std::all_of(readers.begin(), readers.end(), [&](const Instruction& sum) {
@@ -51,17 +51,19 @@ class ErrorFunctions {
     }
 
     /// Do all that read a value multiply it, add other values to it, and round it in the end?
-    bool is_rounded(Value value, int depth) const {
+    bool is_rounded(Value value, int depth) {
         constexpr int kDeepest = 16;
+        if (const auto known = rounded_.find(value); known != rounded_.end()) return known->second;
         const std::vector<Instruction>& readers = definitions_.readers(value);
-        return depth < kDeepest && !readers.empty() &&
-               std::all_of(readers.begin(), readers.end(), [&](const Instruction& reader) {
-                   if (reader.results.size() != 1) return false;
-                   const DType to = function_.type(reader.result()).dtype;
-                   if (reader.op == Op::cast) return is_float(to) && size_of(to) <= 2;
-                   return to == DType::f32 && carries(reader, value) &&
-                          is_rounded(reader.result(), depth + 1);
-               });
+        return rounded_[value] =
+                   depth < kDeepest && !readers.empty() &&
+                   std::all_of(readers.begin(), readers.end(), [&](const Instruction& reader) {
+                       if (reader.results.size() != 1) return false;
+                       const DType to = function_.type(reader.result()).dtype;
+                       if (reader.op == Op::cast) return is_float(to) && size_of(to) <= 2;
+                       return to == DType::f32 && carries(reader, value) &&
+                              is_rounded(reader.result(), depth + 1);
+                   });
     }
     /// A term that is a constant, or one of a few, might take away all but the error.
     bool carries(const Instruction& reader, Value value) const {
@@ -145,7 +147,8 @@ class ErrorFunctions {
 
     Function& function_;
     Definitions definitions_;
-    std::map<Value, Value> sums_;  ///< the arguments of erf by the sums
+    std::map<Value, Value> sums_;    ///< the arguments of erf by the sums
+    std::map<Value, bool> rounded_;  ///< what is_rounded found
 };
 
 }  // namespace
