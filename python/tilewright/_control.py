@@ -245,30 +245,32 @@ def _cotangents(value, form):
     leaves = []
 
     def fill(value, form):
+        """False where they do not have the form."""
         if form is None:
-            return
+            return True
         if form == _LEAF:
             leaves.append(0 if value is None else value)
-            return
+            return True
         kind, parts = form
+        is_struct = dataclasses.is_dataclass(kind)
+        inner = [part[1] for part in parts] if is_struct or kind is dict else parts
         if value is None:
             values = [None] * len(parts)
+        elif is_struct:
+            values = [getattr(value, name) for name, _ in parts if hasattr(value, name)]
         elif kind is dict:
-            values = [value[name] for name, _ in parts]
-        elif dataclasses.is_dataclass(kind):
-            values = [getattr(value, name) for name, _ in parts]
+            names = [name for name, _ in parts]
+            same = isinstance(value, dict) and value.keys() == set(names)
+            values = [value[name] for name in names] if same else []
         else:
-            values = value
-        named = kind is dict or dataclasses.is_dataclass(kind)
-        for part, inner in zip(values, parts, strict=True):
-            fill(part, inner[1] if named else inner)
+            values = value if isinstance(value, tuple | list) else []
+        return len(values) == len(parts) and all(map(fill, values, inner))
 
-    try:
-        fill(value, form)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    if not fill(value, form):
         raise TypeError(
-            f"[vjp] expected cotangents of the form {_form_text(form)} but got {_kind(value)}"
-        ) from None
+            f"[vjp] expected cotangents of the form {_form_text(form)} but got "
+            f"{_form_text(_flat(value)[1])}"
+        )
     return leaves
 
 

@@ -17,9 +17,9 @@
 namespace tilewright::cpu {
 
 /// Steps on vectors of 16 words (AVX-512) or 8 (AVX2) and on masks, in the order of the program.
-/// What memory holds is
-/// known from the steps before: loads of what was stored are the values themselves, and stores that
-/// later ones cover are left out. Registers are found when all steps are there.
+/// What memory holds is known from the steps before: loads of what was stored are the values
+/// themselves, and stores that later ones cover are left out. Registers are found when all steps
+/// are there.
 class VectorCode {
   public:
     /// A vector, or a mask: the step that makes it.

@@ -131,9 +131,18 @@ def test_bad_input_is_named():
         r"\[vjp\] expected primals of float dtypes but value 1 is i32\[3\]": lambda t: tw.vjp(
             lambda a, _: a, t, tw.arange(3)
         ),
-        r"\[vjp\] expected cotangents of the form tuple\(\*, \*\) but got": lambda t: tw.vjp(
+        r"\[vjp\] expected cotangents of the form tuple\(\*, \*\) but got \*": lambda t: tw.vjp(
             lambda a: (a, a), t
         )[1](t),
+        r"of the form tuple\(\*, \*\) but got tuple\(\*, \*, \*\)": lambda t: tw.vjp(
+            lambda a: (a, a), t
+        )[1]((t, t, t)),
+        r"of the form tuple\(\*, \*\) but got dict\(a: \*, b: \*\)": lambda t: tw.vjp(
+            lambda a: (a, a), t
+        )[1]({"a": t, "b": t}),
+        r"of the form dict\(a: \*\) but got dict\(a: \*, b: \*\)": lambda t: tw.vjp(
+            lambda a: {"a": a}, t
+        )[1]({"a": t, "b": t}),
         r"\[vjp\] expected ops with a derivative but got sort": lambda t: tw.vjp(tw.sort, t)[1](1),
         r"\[vjp\] expected ops with a derivative but got for_loop.* \(at .*test_vjp.py": lambda t: (
             tw.vjp(loop, t)[1](1)

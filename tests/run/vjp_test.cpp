@@ -242,6 +242,35 @@ TEST(Vjp, SecondDerivativesAgreeWithDifferences) {
     }
 }
 
+TEST(Vjp, AdjointsOfF32AndF64ThatDependOnEachOtherAreF64) {
+    // Each depends on the other's predecessor, times values that are 0.
+    const auto gradient = [](bool narrow_first, const Tensor& x) {
+        const auto combine = [=](std::pair<Tile, Tile> a, std::pair<Tile, Tile> b) {
+            const auto [narrow, wide] = narrow_first ? a : std::pair(a.second, a.first);
+            const auto [narrow_next, wide_next] = narrow_first ? b : std::pair(b.second, b.first);
+            const Tile product = wide * wide_next + narrow.to(f64) * (wide_next * 0);
+            const Tile other = narrow * narrow_next + wide.to(f32) * (narrow_next * 0);
+            return narrow_first ? std::pair(other, product) : std::pair(product, other);
+        };
+        return run_once(
+                   [&](Ref in, Ref out) {
+                       const auto products = [&](Tile v) {
+                           const Tile ones = full({40}, 1, f32);
+                           const auto y = associative_scan(
+                               combine, narrow_first ? std::pair(ones, v) : std::pair(v, ones));
+                           return narrow_first ? y.second : y.first;
+                       };
+                       out.store(vjp(products, in.load()).second(1.0));
+                   },
+                   {f64, {40}}, {x})
+            .to_vector<double>();
+    };
+    const Tensor x = near_one({40}, 1);
+    const std::vector<double> want = gradient(false, x), got = gradient(true, x);
+    for (std::size_t i = 0; i < want.size(); ++i)
+        ASSERT_NEAR(got[i], want[i], 1e-13 * std::abs(want[i])) << i;
+}
+
 TEST(Vjp, EqualExtremesShareTheCotangent) {
     const Tensor ones = Tensor::from_vector(std::vector<double>(4, 1.0), {4});
     const auto gradient = [&](auto body) {

@@ -341,7 +341,11 @@ class ScanDerivative {
     }
 
     void solve(const std::vector<std::size_t>& group, std::vector<Value> constants) {
-        const DType dtype = adjoint_dtype(group[0]);
+        // f64 for all of a group that has it.
+        const bool wide = std::any_of(group.begin(), group.end(), [&](std::size_t c) {
+            return adjoint_dtype(c) == DType::f64;
+        });
+        const DType dtype = wide ? DType::f64 : DType::f32;
         std::vector<Value> operands;
         for (const std::size_t c : group) {
             for (const std::size_t r : group) operands.push_back(handed_factor(left(r, c), dtype));
