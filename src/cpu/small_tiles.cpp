@@ -15,15 +15,18 @@
 #include "cpu/simd/executable_code.h"
 #include "cpu/small_tile_code.h"
 #include "cpu/vector_code.h"
+#include "support/debug_log.h"
 
 namespace tilewright::cpu {
 namespace {
 
 using Function = decltype(MachineCode::function);
 
+constexpr std::size_t kMostFunctions = 4096, kMostBytes = std::size_t{64} << 20;
+
 Function executable(std::vector<std::uint8_t> code) {
-    constexpr std::size_t kMost = 4096, kMostBytes = std::size_t{64} << 20;
-    static auto* const kKept = new KeptCode("machine code of small tiles", kMost, kMostBytes);
+    static auto* const kKept =
+        new KeptCode("machine code of small tiles", kMostFunctions, kMostBytes);
     code.insert(code.end(), {0xC5, 0xF8, 0x77, 0xC3});  // vzeroupper, ret
     return reinterpret_cast<Function>(kKept->keep(code));
 }
@@ -268,6 +271,11 @@ void compile_small_tiles(Program& program) {
             if (const Function function = executable(*code)) {
                 found[first] = {trace.before(), {function, stop - first}};
                 end = stop;
+            } else {
+                debug_log(program.kernel.name,
+                          "slow path: no machine code for small tiles, since the process keeps at "
+                          "most {} functions and {} MiB of it, or the system refuses memory",
+                          kMostFunctions, kMostBytes >> 20);
             }
             next = stop;
             break;

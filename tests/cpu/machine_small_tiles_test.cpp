@@ -26,12 +26,12 @@ bool has_machine_code(const ir::Function& function) {
 
 /// True where small tiles are compiled at all.
 bool expects_machine_code() {
-    const char* const wanted = std::getenv("TILEWRIGHT_JIT");
 #if defined(__x86_64__) && defined(__linux__)
+    const char* const wanted = std::getenv("TILEWRIGHT_JIT");
     return (kernels().vector_bytes == 64 || kernels().vector_bytes == 32) &&
            (!wanted || std::string_view(wanted) != "0");
 #else
-    return wanted != nullptr && false;
+    return false;
 #endif
 }
 
