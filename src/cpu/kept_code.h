@@ -19,6 +19,11 @@ class KeptCode {
     /// `name`: for `tilewright doctor`. At most `most` functions in `most_bytes` of memory.
     KeptCode(std::string name, std::size_t most, std::size_t most_bytes)
         : most_(most), most_bytes_(most_bytes), known_(std::move(name), most, memory_of) {}
+    ~KeptCode() {
+        for (const auto* code : known_.take_if([](auto&, auto&) { return true; })) delete code;
+    }
+    KeptCode(const KeptCode&) = delete;
+    KeptCode& operator=(const KeptCode&) = delete;
 
     /// Where the code is; nullptr where it does not fit any more, or the system refuses.
     std::byte* keep(const std::vector<std::uint8_t>& code) {
