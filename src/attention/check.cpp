@@ -248,7 +248,9 @@ void end_known_keys(const AttentionOptions& options, AttentionCall& call) {
 void end_keys(AttentionSpec& spec, AttentionBuffers& buffers, std::int64_t right,
               std::int64_t most) {
     std::int64_t end = std::min(spec.kv_length, most);
-    if (right >= 0 && spec.query_length > 0) end = std::min(end, spec.query_length + right);
+    // A bound may be as large as its type: it is compared without a sum.
+    if (right >= 0 && spec.query_length > 0 && right < end - spec.query_length)
+        end = spec.query_length + right;
     if (end == spec.kv_length) return;
     spec.kv_length = end;
     buffers.key = rows_of(buffers.key, 0, end);

@@ -59,8 +59,8 @@ double effective_scale(const ReferenceOptions& options, const Sizes& s) {
 
 bool attends(const ReferenceOptions& options, std::int64_t b, std::int64_t q, std::int64_t kv) {
     if (options.causal && kv > q) return false;
-    if (options.window_left >= 0 && kv < q - options.window_left) return false;
-    if (options.window_right >= 0 && kv > q + options.window_right) return false;
+    if (options.window_left >= 0 && q - kv > options.window_left) return false;
+    if (options.window_right >= 0 && kv - q > options.window_right) return false;
     if (options.kv_lengths.given() && static_cast<double>(kv) >= options.kv_lengths(b))
         return false;
     if (options.segment_ids.given()) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "attention/tiles/backward.h"
 #include "tests/attention/definition.h"
@@ -177,7 +178,9 @@ TEST(Attention, BlocksOfMoreQueriesWhereProgramsAreMany) {
 }
 
 TEST(Attention, WindowsAgreeWithTheReference) {
-    for (const Window window : {Window{10, 0}, Window{0, -1}, Window{-1, 5}, Window{33, 40}}) {
+    constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
+    for (const Window window : {Window{10, 0}, Window{0, -1}, Window{-1, 5}, Window{33, 40},
+                                Window{-1, kFar}, Window{kFar, kFar}}) {
         Case c = plain_case(fmt::format("window {}, {}", window.left, window.right));
         c.heads = c.kv_heads = 1;
         c.length = 140;
