@@ -58,8 +58,8 @@ typedef enum {
 } tw_mod_kind;
 
 /// A mod from text (docs/reference/attention.md), which reads `count` arrays by these names. Their
-/// memory must outlive the mod.
-tw_status tw_parse_mod(const char* text, tw_mod_kind kind, const char* const* names,
+/// memory must outlive the mod. `kind` is a tw_mod_kind; other numbers are TW_BAD_INPUT.
+tw_status tw_parse_mod(const char* text, int kind, const char* const* names,
                        const DLTensor* const* arrays, int count, tw_mod** result);
 /// Releases a mod; null does nothing.
 void tw_mod_release(tw_mod* mod);

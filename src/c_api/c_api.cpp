@@ -97,7 +97,7 @@ void tw_release(DLManagedTensor* tensor) {
     if (tensor && tensor->deleter) tensor->deleter(tensor);
 }
 
-tw_status tw_parse_mod(const char* text, tw_mod_kind kind, const char* const* names,
+tw_status tw_parse_mod(const char* text, int kind, const char* const* names,
                        const DLTensor* const* arrays, int count, tw_mod** result) {
     return guarded([&] {
         expect_given("tw_parse_mod", "text", text);
@@ -121,7 +121,7 @@ tw_status tw_parse_mod(const char* text, tw_mod_kind kind, const char* const* na
         } else if (kind != TW_MOD_ANY) {
             user_error("tw_parse_mod",
                        "expected kind to be TW_MOD_ANY, TW_MOD_SCORE or TW_MOD_MASK but got {}",
-                       static_cast<int>(kind));
+                       kind);
         }
         *result = new tw_mod{parse_mod(text, bindings, wanted)};
     });

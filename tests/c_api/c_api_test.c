@@ -255,7 +255,7 @@ static void errors(void) {
     EXPECT(tw_rms_norm(&input, NULL, 0.0, NULL, &y, NULL, NULL) == TW_BAD_INPUT);
     EXPECT(strstr(tw_error(), "a multiple of 4 bytes"));
     tw_mod* mod = NULL;
-    EXPECT(tw_parse_mod("causal", (tw_mod_kind)77, NULL, NULL, 0, &mod) == TW_BAD_INPUT);
+    EXPECT(tw_parse_mod("causal", 77, NULL, NULL, 0, &mod) == TW_BAD_INPUT);
     EXPECT(mod == NULL && strstr(tw_error(), "77"));
     // One element, repeated: the input takes no memory, the result more than there is.
     int64_t many[1] = {(int64_t)1 << 50};

@@ -250,10 +250,8 @@ TEST(CApiFuzz, ModsAndMasks) {
              "sliding_window(99999999999999999999)", "q // 0 == 0", "((((((((((((((((q"});
         tw_mod* mod = nullptr;
         const int kind = random.of({0, 0, 1, 2, 3, 77, -1, INT_MAX});
-        tw_mod_kind given{};
-        std::memcpy(&given, &kind, sizeof(kind));
         const tw_status status = tw_parse_mod(
-            text, given, random.one_in(20) ? nullptr : names, random.one_in(20) ? nullptr : arrays,
+            text, kind, random.one_in(20) ? nullptr : names, random.one_in(20) ? nullptr : arrays,
             random.of({0, 1, 1, -1, INT_MIN}), random.one_in(50) ? nullptr : &mod);
         ends.add(status, none, seed);
         ASSERT_EQ(mod != nullptr, status == TW_OK) << seed;
