@@ -5,9 +5,9 @@
 
 namespace tilewright {
 
-/// a / b rounded up, for a >= 0 and b > 0.
+/// a / b rounded up, for b > 0.
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-    return (a + b - 1) / b;
+    return a / b + (a % b > 0 ? 1 : 0);
 }
 
 }  // namespace tilewright
