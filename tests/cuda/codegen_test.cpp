@@ -137,7 +137,7 @@ TEST(Codegen, TextNamesTheInstructionsItComesFrom) {
     }
 }
 
-TEST(Codegen, AStepOfAProductIsOneStatementOfAtMost16Instructions) {
+TEST(Codegen, StepsOfAProductAreStatementsOfAtMost256Instructions) {
     const auto occurrences = [](const std::string& text, const std::string& part) {
         std::size_t count = 0;
         for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
@@ -145,18 +145,55 @@ TEST(Codegen, AStepOfAProductIsOneStatementOfAtMost16Instructions) {
         }
         return count;
     };
-    for (const MmaStep& step : {MmaStep{1, 2, DType::f16, false}, MmaStep{2, 8}}) {
+    for (const MmaStep& step : {MmaStep{1, 2, DType::f16, false}, MmaStep{2, 8},
+                                MmaStep{2, 8, DType::bf16, true, 4, false}}) {
         const std::string text = mma_step_functions({step});
-        EXPECT_EQ(occurrences(text, "\"mma.sync"), std::size_t(step.rows * step.columns));
-        EXPECT_EQ(occurrences(text, "\"ldmatrix"), std::size_t(step.columns / 2));
+        const int steps = std::max(step.loads, 1), left = step.loads > 0 ? step.rows : 0;
+        EXPECT_EQ(occurrences(text, "\"mma.sync"), std::size_t(steps * step.rows * step.columns));
+        EXPECT_EQ(occurrences(text, "\"ldmatrix"), std::size_t(steps * (left + step.columns / 2)));
     }
-    // 8 x 16 instructions per step on 4 warps are 32 each, so two statements.
-    const auto matmul = testing_support::matmul_program("bf16", "f32", 128, 128, 32, 1, 0);
-    const Generated text = generated(ir::parse(matmul.text), "sm_80");
-    ASSERT_EQ(text.threads, 128);
-    EXPECT_EQ(occurrences(text.source, "TW_DEVICE void multiply("), 1u);
-    EXPECT_EQ(occurrences(text.source, "\"mma.sync"), 16u);
-    EXPECT_EQ(occurrences(text.source, "ptx::multiply("), 4u);
+    // 8 x 16 instructions per step on 4 warps are 32 each.
+    const auto of_product = [](std::int64_t k) {
+        const auto matmul = testing_support::matmul_program("bf16", "f32", 128, 128, k, 1, 0);
+        Generated text = generated(ir::parse(matmul.text), "sm_80");
+        EXPECT_EQ(text.threads, 128);
+        return text.source;
+    };
+    for (const auto& [k, statements] : {std::pair{32, 1}, {64, 1}, {128, 1}, {256, 2}}) {
+        const std::string text = of_product(k);
+        EXPECT_EQ(occurrences(text, "TW_DEVICE void multiply("), 1u) << k;
+        EXPECT_EQ(occurrences(text, "\"mma.sync"), std::size_t(2 * k / statements)) << k;
+        EXPECT_EQ(occurrences(text, "ptx::multiply("), std::size_t(statements)) << k;
+    }
+}
+
+TEST(Codegen, FirstCopiesAreALoopWhereIterationsHaveManyProducts) {
+    for (const int dots : {2, 3}) {
+        const auto matmul = testing_support::matmul_program("bf16", "f32", 64, 64, 32, 8, 0);
+        std::string source = matmul.text;
+        const std::string end = "yield %d\n";
+        const std::size_t at = source.find(end);
+        ASSERT_NE(at, std::string::npos);
+        std::string more;
+        for (int i = 1; i < dots; ++i) {
+            more += fmt::format("%d{} = dot %a, %b, %{} : f32[64, 64]\n", i,
+                                i == 1 ? std::string("d") : fmt::format("d{}", i - 1));
+        }
+        source.replace(at, end.size(), more + fmt::format("yield %d{}\n", dots - 1));
+        ir::Function function = ir::parse(source);
+        for (const int stages : {2, 4}) {
+            function.hints.num_stages = stages;
+            const std::string text = generated(function, "sm_80").source;
+            std::size_t copies = 0;
+            for (auto found = text.find("cp_async_commit"); found != std::string::npos;
+                 found = text.find("cp_async_commit", found + 1)) {
+                ++copies;
+            }
+            const bool loops = dots == 3 && stages == 4;
+            EXPECT_EQ(copies, loops ? 2u : static_cast<unsigned>(stages)) << dots << text;
+            EXPECT_EQ(text.find(" < 3ll; stage") != std::string::npos, loops) << dots << text;
+        }
+    }
 }
 
 TEST(Codegen, ArchitecturesHaveTheirSharedMemory) {

@@ -74,6 +74,20 @@ TEST(ScheduleDots, OperandsAreWrittenOnceAndReadByLdmatrix) {
     EXPECT_THAT(moved.functions, HasSubstr("multiply(Bf16, Blocks<1, 2>, Moved<false>,"));
 }
 
+TEST(ScheduleDots, StepsOfAProductAreOneStatement) {
+    const std::string operands =
+        "%a = shared_tile uses @b row_bytes 64 group 64 : bf16[16, 32]\n"
+        "%b = shared_tile uses @c row_bytes 32 group 32 : bf16[32, 16]\n"
+        "mma %s, %a, %b reads @c reads @b\n";
+    const ThreadText text = text_of_dots(operands);
+    EXPECT_THAT(text.statements,
+                HasSubstr("ptx::multiply(Bf16{}, ptx::Blocks<1, 2>{}, ptx::Moved<true>{}, "
+                          "ptx::Loads<2, false>{}, s_0, s_1, s_2, s_3, s_4, s_5, s_6, s_7, "
+                          "from0 + 0, (from0 ^ 32) + 0, from1 + 0, from1 + 512);\n"));
+    EXPECT_THAT(text.functions,
+                HasSubstr("multiply(Bf16, Blocks<1, 2>, Moved<true>, Loads<2, false>,"));
+}
+
 TEST(ScheduleDots, LeftOperandsMayBeInRegisters) {
     const ThreadText text = text_of_dots(kRight + "mma %s, %p, %b reads @b\n");
     EXPECT_THAT(text.statements,

@@ -371,6 +371,62 @@ void ThreadPrinter::multiply(const Product& of, const Names& sums, const Names& 
     line("{{ {} unused2 = 0, unused3 = 0; {} }}", of.unit.sum == DType::i32 ? "int" : "f32", call);
 }
 
+std::string ThreadPrinter::right_address(const Product& of, std::int64_t batch, std::int64_t column,
+                                         std::int64_t k, bool pair) {
+    const std::string warp = positions_.thread(warps_only(of.b), of.column_axis()),
+                      batches = batch_rows(of.right, of.b);
+    if (of.right.k_first) {
+        std::string byte = pair ? "(lane >> 4) * 16" : "0";
+        if (warp != "0") byte += fmt::format(" + {} * 2", warp);
+        return fragment_address(of.right, "(lane & 15)" + batches, byte, k + batch * of.right.rows,
+                                column * 2);
+    }
+    std::string row = pair ? "(lane & 7) + (lane >> 4) * 8" : "(lane & 7)";
+    if (warp != "0") row += " + " + warp;
+    return fragment_address(of.right, row + batches, "(lane >> 3 & 1) * 16",
+                            column + batch * of.right.rows, k * 2);
+}
+
+std::int64_t ThreadPrinter::multiply_steps(const Product& of, std::int64_t batch, std::int64_t k) {
+    constexpr std::int64_t kMost = 256;  // instructions of one statement
+    const auto rows = static_cast<std::int64_t>(of.rows.size()),
+               columns = static_cast<std::int64_t>(of.columns.size());
+    const std::int64_t steps =
+        std::min((cover(of.k).size() - k) / of.unit.step, kMost / (rows * columns));
+    bool pairs = columns % 2 == 0;
+    for (std::size_t at = 0; pairs && at < of.columns.size(); at += 2) {
+        pairs = of.columns[at + 1] == of.columns[at] + 8;
+    }
+    if (!of.left || size_of(of.right.dtype) != 2 || !of.whole || !pairs || steps < 2) return 0;
+    Names all, left, right;
+    for (std::size_t at = 0; at < of.columns.size(); at += 2) {
+        for (const std::int64_t row : of.rows) {
+            for (std::size_t half = 0; half < 2; ++half) {
+                const Names d = sums(of, batch, row, of.columns[at + half]);
+                all.insert(all.end(), d.begin(), d.end());
+            }
+        }
+    }
+    for (std::int64_t past = k; past < k + steps * of.unit.step; past += of.unit.step) {
+        for (const std::int64_t row : of.rows) {
+            left.push_back(left_address(*of.left, of.a, batch, row, past));
+        }
+        for (std::size_t at = 0; at < of.columns.size(); at += 2) {
+            right.push_back(right_address(of, batch, of.columns[at], past, true));
+        }
+    }
+    const MmaStep step{static_cast<int>(rows), static_cast<int>(columns), of.right.dtype,
+                       of.right.k_first,       static_cast<int>(steps),   of.left->k_first};
+    steps_.insert(step);
+    line(
+        "ptx::multiply({}{{}}, ptx::Blocks<{}, {}>{{}}, ptx::Moved<{}>{{}}, "
+        "ptx::Loads<{}, {}>{{}}, {}, {}, {});",
+        step.dtype == DType::f16 ? "F16" : "Bf16", step.rows, step.columns, step.transposed,
+        step.loads, step.left_transposed, fmt::join(all, ", "), fmt::join(left, ", "),
+        fmt::join(right, ", "));
+    return steps * of.unit.step;
+}
+
 void ThreadPrinter::multiply_halves(const Product& of, std::int64_t batch, std::int64_t k,
                                     const std::vector<Names>& a) {
     // Pairs of columns that one statement multiplies.
@@ -389,24 +445,11 @@ void ThreadPrinter::multiply_halves(const Product& of, std::int64_t batch, std::
         all.clear();
         addresses.clear();
     };
-    const std::string warp = positions_.thread(warps_only(of.b), of.column_axis()),
-                      batches = batch_rows(of.right, of.b);
     for (std::size_t at = 0; at < of.columns.size();) {
         const std::int64_t column = of.columns[at];
         const bool pair = at + 1 < of.columns.size() && of.columns[at + 1] == column + 8;
         const bool together = pair && of.whole;
-        std::string address;
-        if (of.right.k_first) {
-            std::string byte = pair ? "(lane >> 4) * 16" : "0";
-            if (warp != "0") byte += fmt::format(" + {} * 2", warp);
-            address = fragment_address(of.right, "(lane & 15)" + batches, byte,
-                                       k + batch * of.right.rows, column * 2);
-        } else {
-            std::string row = pair ? "(lane & 7) + (lane >> 4) * 8" : "(lane & 7)";
-            if (warp != "0") row += " + " + warp;
-            address = fragment_address(of.right, row + batches, "(lane >> 3 & 1) * 16",
-                                       column + batch * of.right.rows, k * 2);
-        }
+        const std::string address = right_address(of, batch, column, k, pair);
         Names words;
         if (together) {
             addresses.push_back(address);
@@ -438,6 +481,10 @@ void ThreadPrinter::mma(const Instruction& made) {
         const std::int64_t batch = of.batches[i];
         for (std::int64_t k = 0; k < cover(of.k).size(); k += of.unit.step) {
             line("// k {}", k);
+            if (const std::int64_t past = multiply_steps(of, batch, k); past > 0) {
+                k += past - of.unit.step;
+                continue;
+            }
             const std::vector<Names> a = left_words(of, made.operands[1], i, k);
             if (size_of(of.right.dtype) == 2) {
                 multiply_halves(of, batch, k, a);

@@ -202,6 +202,12 @@ class ThreadPrinter {
                   std::size_t first_b);
     void multiply_halves(const Product& of, std::int64_t batch, std::int64_t k,
                          const std::vector<Names>& a);
+    /// ldmatrix.x4 of the right operand, or x2 of one that is not a pair of columns.
+    std::string right_address(const Product& of, std::int64_t batch, std::int64_t column,
+                              std::int64_t k, bool pair);
+    /// Some steps along k as one statement, of operands that are both in shared memory. Returns
+    /// how far; 0 where there is no such statement.
+    std::int64_t multiply_steps(const Product& of, std::int64_t batch, std::int64_t k);
 
     const Program& p_;
     Positions positions_;

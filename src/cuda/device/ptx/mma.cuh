@@ -72,8 +72,8 @@ TW_DEVICE void mma_m8n8k4(double (&d)[2], double a, double b) {
                  : "d"(a), "d"(b));
 }
 
-// A whole step along k is one statement of generated code, `multiply`, selected by these types
-// (cuda/codegen/mma_steps.h).
+// One or more whole steps along k are one statement of generated code, `multiply`, selected by
+// these types (cuda/codegen/mma_steps.h).
 
 /// A grid of products of 16 x 8 x 16: rows x columns of them.
 template <int kRows, int kColumns>
@@ -82,6 +82,10 @@ struct Blocks {};
 /// How ldmatrix loads the right operand: as it is stored, or transposed.
 template <bool kTransposed>
 struct Moved {};
+
+/// The left operand of so many steps is loaded by ldmatrix, too.
+template <int kSteps, bool kTransposed>
+struct Loads {};
 
 // One product with each register as an argument of its own, for generated code: not volatile, so
 // that the compiler may move and remove it.

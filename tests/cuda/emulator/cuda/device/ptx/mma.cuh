@@ -104,39 +104,74 @@ template <int kRows, int kColumns>
 struct Blocks {};
 template <bool kTransposed>
 struct Moved {};
+template <int kSteps, bool kTransposed>
+struct Loads {};
 
-/// Stands for all functions that are generated with kernels (cuda/codegen/mma_steps.h).
-template <class Tag, int kRows, int kColumns, bool kTransposed, class... Registers>
-inline void multiply(Tag tag, Blocks<kRows, kColumns>, Moved<kTransposed>, Registers&&... given) {
-    std::vector<float*> sums;
-    std::vector<u32> words;
-    const auto collect = [&](auto& x) {
-        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(x)>, float>) {
-            sums.push_back(&x);
-        } else {
-            words.push_back(x);
-        }
-    };
-    (collect(given), ...);
-    if (sums.size() != 4 * kRows * kColumns || words.size() != 4 * kRows + kColumns / 2) {
+/// Registers of the functions that are generated with kernels (cuda/codegen/mma_steps.h).
+struct Given {
+    template <class... Registers>
+    explicit Given(Registers&&... given) {
+        (collect(given), ...);
+    }
+    void expect(std::size_t sums_count, std::size_t words_count) const {
+        if (sums.size() == sums_count && words.size() == words_count) return;
         std::fprintf(stderr, "multiply: wrong number of registers\n");
         std::abort();
     }
-    for (int column = 0; column < kColumns; ++column) {
+    std::vector<float*> sums;
+    std::vector<u32> words;
+
+  private:
+    void collect(float& sum) { sums.push_back(&sum); }
+    void collect(u32 word) { words.push_back(word); }
+};
+
+inline void load_words(bool transposed, u32* d, u32 address) {
+    if (transposed) {
+        ldmatrix_transposed(d[0], d[1], d[2], d[3], address);
+    } else {
+        ldmatrix(d[0], d[1], d[2], d[3], address);
+    }
+}
+
+/// One step along k: words of the left operand, addresses of the right one.
+template <class Tag>
+inline void multiply_step(Tag tag, int rows, int columns, bool transposed, float* const* sums,
+                          const u32* left, const u32* right) {
+    for (int column = 0; column < columns; ++column) {
         u32 b[4];
-        const u32 address = words[4 * kRows + column / 2];
-        if (kTransposed) {
-            ldmatrix_transposed(b[0], b[1], b[2], b[3], address);
-        } else {
-            ldmatrix(b[0], b[1], b[2], b[3], address);
-        }
-        for (int row = 0; row < kRows; ++row) {
-            float** const d = sums.data() + 4 * (2 * (column / 2 * kRows + row) + column % 2);
-            const u32* const a = words.data() + 4 * row;
+        load_words(transposed, b, right[column / 2]);
+        for (int row = 0; row < rows; ++row) {
+            float* const* const d = sums + 4 * (2 * (column / 2 * rows + row) + column % 2);
+            const u32* const a = left + 4 * row;
             const int half = 2 * (column % 2);
             mma_m16n8k16(tag, *d[0], *d[1], *d[2], *d[3], a[0], a[1], a[2], a[3], b[half],
                          b[half + 1]);
         }
+    }
+}
+
+template <class Tag, int kRows, int kColumns, bool kTransposed, class... Registers>
+inline void multiply(Tag tag, Blocks<kRows, kColumns>, Moved<kTransposed>, Registers&&... given) {
+    const Given all(given...);
+    all.expect(4 * kRows * kColumns, 4 * kRows + kColumns / 2);
+    multiply_step(tag, kRows, kColumns, kTransposed, all.sums.data(), all.words.data(),
+                  all.words.data() + 4 * kRows);
+}
+
+template <class Tag, int kRows, int kColumns, bool kTransposed, int kSteps, bool kLeft,
+          class... Registers>
+inline void multiply(Tag tag, Blocks<kRows, kColumns>, Moved<kTransposed>, Loads<kSteps, kLeft>,
+                     Registers&&... given) {
+    const Given all(given...);
+    all.expect(4 * kRows * kColumns, kSteps * (kRows + kColumns / 2));
+    for (int step = 0; step < kSteps; ++step) {
+        u32 left[4 * kRows];
+        for (int row = 0; row < kRows; ++row) {
+            load_words(kLeft, left + 4 * row, all.words[step * kRows + row]);
+        }
+        multiply_step(tag, kRows, kColumns, kTransposed, all.sums.data(), left,
+                      all.words.data() + kSteps * kRows + step * (kColumns / 2));
     }
 }
 
