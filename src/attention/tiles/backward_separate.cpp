@@ -33,6 +33,7 @@ struct State {
 struct Weights {
     Tile scaled;
     Tile probabilities;  ///< with dropout negative where they are dropped
+    Tile slope;          ///< of a linear gradient: probabilities times the mod's derivative
 };
 
 /// All columns of an array's rows, as many as warpgroups multiply; those past its own are 0.
@@ -73,7 +74,19 @@ struct Programs {
         if (features.mask) p = where(broadcast_to(pairs.mask(place, {}), s.shape()), p, 0.0);
         for (const Tile& mask : others) p = where(broadcast_to(mask, s.shape()), p, 0.0);
         if (features.dropout > 0) p = where(pairs.is_kept(place), p, -p);
-        return {scaled, p};
+        return {scaled, p, is_linear() ? gradient(scaled, p, p, place) : Tile()};
+    }
+    bool has_derivative() const { return features.score && !derivative.is_identity; }
+    /// Is the mod's gradient the cotangent times something? Then that is multiplied before the
+    /// gradients of the probabilities arrive, so that nothing of the mod is kept in registers.
+    bool is_linear() const {
+        return has_derivative() && !features.score.derivative && features.dropout == 0;
+    }
+    Tile gradient(const Tile& scaled, const Tile& p, const Tile& cotangent,
+                  const Place& place) const {
+        const Tile by_score = pairs.score_gradient(derivative, scaled, place, cotangent)[0];
+        // Where the probability is 0 the mod's derivative may be anything.
+        return where(p != 0, by_score, 0.0);
     }
     /// The weights of the values.
     Tile kept(const Tile& p) const {
@@ -83,13 +96,11 @@ struct Programs {
     /// probabilities alone, which is multiplied meanwhile.
     Tile d_score(const Weights& of, const Tile& dp, const Tile& row_delta,
                  const Place& place) const {
+        if (is_linear()) return of.slope * (dp - row_delta);
         const Tile& p = of.probabilities;
         const Tile result =
             features.dropout > 0 ? kept(p) * dp - abs(p) * row_delta : p * (dp - row_delta);
-        if (!features.score || derivative.is_identity) return result;
-        const Tile by_score = pairs.score_gradient(derivative, of.scaled, place, result)[0];
-        // Where the probability is 0 the mod's derivative may be anything.
-        return where(p != 0, by_score, 0.0);
+        return has_derivative() ? gradient(of.scaled, p, result, place) : result;
     }
     /// The bits of a mask for an entry of its plan's list.
     Tile bits(const Tile& entry) const {
@@ -152,7 +163,7 @@ void keys_program(const Options& options, const Features& features,
         const Tile s = product(options, k, q, {.trans_b = true});
         // At work while probabilities are computed, unless what a mod's derivative needs of the
         // scores takes its registers.
-        const bool is_late = features.score && !derivative.is_identity;
+        const bool is_late = of.has_derivative();
         const auto multiply = [&] { return product(options, v, d_out, {.trans_b = true}); };
         Tile dp = is_late ? Tile() : multiply();
         const Tile q_positions = expand_dims(begin.to(i32) + iota(step), 0);
