@@ -3,6 +3,7 @@
 
 usage: matmul_cuda.py LIBRARY [--rounds N] [--cases WORD ...] [--no-timing]
        matmul_cuda.py LIBRARY --sweep [--rounds N] [--tiles] [--autotune]
+       matmul_cuda.py LIBRARY --epilogues [--rounds N]
 
 LIBRARY is libtilewright.so. A program loads whole bands of its operands, multiplies, applies the
 case's epilogue and stores a block of 256 x 256 or the case's size. A burst is 0.2 s of rest, 3
@@ -12,7 +13,8 @@ i8) and the program once; results are medians over rounds. The error is relative
 first and the last rows. --sweep: bf16 sizes from 512 to 16384, and others, as replays of CUDA
 graphs without rests, and the geometric mean; --tiles: with programs of blocks of a few sizes, too;
 --autotune: also with the choices that were measured to be fastest, and the speed of the default as
-a multiple of theirs.
+a multiple of theirs. --epilogues: bf16 products of some sizes, plain and with each epilogue, as
+replays of CUDA graphs without rests; all kernels of a size and cuBLAS alternate.
 """
 
 import argparse
@@ -323,6 +325,14 @@ SWEEP = [
     *((5120, 3072, 2064), (6000, 6000, 6000), (777, 1552, 2576), (9999, 2048, 2048)),
     *((3000, 5000, 4000), (4104, 4104, 4104)),
 ]
+EPILOGUE_SIZES = [
+    (8192, 8192, 8192),
+    (8192, 8192, 2048),
+    (16384, 4096, 4096),
+    (4096, 4096, 4096),
+    (2048, 2048, 2048),
+    (8192, 1024, 4096),
+]
 BLOCKS = [(128, 256), (128, 128), (128, 64), (64, 128)]
 
 
@@ -402,6 +412,57 @@ def sweep(library, rounds, tiles, autotune):
         print(f"default, of the best: geometric mean {mean:.3f}, least {min(of_best):.3f}")
 
 
+def error_of(case, arrays, launch):
+    """The error against f64 of the first and the last rows, and whether bits repeat."""
+    x, y, bias, rest, z = arrays
+    z.fill_(math.nan)
+    launch()
+    torch.cuda.synchronize()
+    error = 0.0
+    for rows in (slice(0, 256), slice(max(0, case.m - 192), case.m)):
+        want = case.expected(rows, x, y, bias, rest)
+        off = ((z[rows].double() - want).norm() / want.norm()).item()
+        error = off if not off <= error else error
+    first = z.clone()
+    for _ in range(10):
+        launch()
+    torch.cuda.synchronize()
+    return error, torch.equal(first, z)
+
+
+def epilogues(library, rounds):
+    for m, n, k in EPILOGUE_SIZES:
+        replays, arrays_of, worst, repeats = {}, {}, 0.0, True
+        flop = 2.0 * m * n * k
+        calls, count = (10, 10) if flop < 1e11 else (1, max(3, min(20, int(8e12 / flop))))
+        for after in ("", *EPILOGUES):
+            case = Case(m, n, k, after=after)
+            arrays = arrays_of[after] = case.arrays()  # replays read them
+            if not after:
+                cublas = peers_of(case, *arrays[:2])["cuBLAS"]
+                replays["cuBLAS"] = graph_of(library, cublas, calls)
+            launch = library.launcher(case.text(), [a for a in arrays if a is not None])
+            error, same = error_of(case, arrays, launch)
+            worst = error if not error <= worst else worst
+            repeats = repeats and same
+            replays[after or "plain"] = graph_of(library, launch, calls)
+        times = {name: [] for name in replays}
+        for i in range(rounds):
+            for name in list(replays)[:: 1 if i % 2 == 0 else -1]:
+                times[name].append(replay_time(replays[name], count) / calls)
+        median = {name: statistics.median(all_of) for name, all_of in times.items()}
+        cublas = median.pop("cuBLAS")
+        print(
+            f"{m:5d} x {n:5d} x {k:5d} error {worst:.1e}{'' if repeats else ' BITS CHANGE'}"
+            f"  cuBLAS {flop / cublas / 1e9:6.1f} TFLOP/s"
+            + "".join(
+                f"  {name} {cublas / ms:.3f} ({median['plain'] / ms:.3f} of plain)"
+                for name, ms in median.items()
+            ),
+            flush=True,
+        )
+
+
 def cases():
     big = {"m": 8192, "n": 8192, "k": 8192}
     yield from (Case(**big, order=order) for order in ("NN", "NT", "TN", "TT"))
@@ -449,11 +510,15 @@ def main():
     parser.add_argument("--sweep", action="store_true", help="bf16 sizes from 512 to 16384")
     parser.add_argument("--tiles", action="store_true", help="with --sweep: each size of tile")
     parser.add_argument("--autotune", action="store_true", help="with --sweep: the best choices")
+    parser.add_argument("--epilogues", action="store_true", help="bf16 sizes with each epilogue")
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__)
     library = Library(arguments.library)
     if arguments.sweep:
         sweep(library, arguments.rounds, arguments.tiles, arguments.autotune)
+        return
+    if arguments.epilogues:
+        epilogues(library, arguments.rounds)
         return
     for case in cases():
         if all(word in case.name() for word in arguments.cases):
