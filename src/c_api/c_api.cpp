@@ -1,6 +1,9 @@
 // The C interface: the machine, mods, tensors.
 #include "tilewright/c_api.h"
 
+#include <cstdint>
+#include <cstring>
+
 #include "c_api/convert.h"
 #include "support/check.h"
 #include "tilewright/run.h"
@@ -21,10 +24,13 @@ Tensor borrow(const DLTensor* view) {
 }
 
 Device device_of(const char* op, DLDevice device) {
-    if (device.device_type != kDLCPU && device.device_type != kDLCUDA)
-        user_error(op, "expected a device of CPU or CUDA but got type {}",
-                   static_cast<int>(device.device_type));
-    return device.device_type == kDLCUDA ? Device::cuda(device.device_id) : Device{};
+    // A caller may write any number here, which an object of the enum must not hold.
+    std::int32_t type;
+    static_assert(sizeof(type) == sizeof(device.device_type));
+    std::memcpy(&type, &device.device_type, sizeof(type));
+    if (type != kDLCPU && type != kDLCUDA)
+        user_error(op, "expected a device of CPU or CUDA but got type {}", type);
+    return type == kDLCUDA ? Device::cuda(device.device_id) : Device{};
 }
 
 DLDataType dtype_of(DType dtype) {
