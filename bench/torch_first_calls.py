@@ -68,6 +68,7 @@ def measure(library, case, gradient, folder, results):
         tensor.requires_grad_(gradient)
     if library == "tilewright":
         import tilewright.torch  # noqa: F401  its import is not part of a call
+    torch.ones(1, device="cuda", requires_grad=True).sum().backward()  # starts autograd's thread
     torch.cuda.synchronize()
 
     def timed(function):
