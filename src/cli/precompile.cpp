@@ -1,4 +1,5 @@
-// `tilewright precompile`: compiles attention's kernels without mods, which packages include.
+// `tilewright precompile`: compiles attention's kernels without mods and those that build masks
+// from arrays on a GPU, which packages include.
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -13,6 +14,7 @@
 #include "cli/progress.h"
 #include "cuda/runtime/compiler.h"
 #include "cuda/runtime/kernel_pack.h"
+#include "mask/gpu.h"
 #include "support/check.h"
 #include "support/write_file.h"
 
@@ -88,6 +90,8 @@ void run(const Options& options, Console& console) {
     }
     expect_writable("precompile", options.file);
     auto units = attn::sm90::plain_kernels(head_dims, parse_dtypes(options.dtypes));
+    for (const auto kernel : {mask::MaskKernel::pieces, mask::MaskKernel::ranges})
+        units.push_back(mask::kernel_request(kernel, "sm_90a"));
     std::erase_if(
         units, [&](const auto& unit) { return unit.name.find(options.only) == std::string::npos; });
     const std::size_t jobs = options.jobs > 0 ? static_cast<std::size_t>(options.jobs)
@@ -110,8 +114,10 @@ void run(const Options& options, Console& console) {
 
 void add_precompile(CLI::App& app, Console& console) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand(
-        "precompile", "compile attention's kernels without a mod for Hopper GPUs into one file");
+    CLI::App* command = app.add_subcommand("precompile",
+                                           "compile attention's kernels without a mod, and those "
+                                           "that evaluate masks of arrays on a GPU, "
+                                           "for Hopper GPUs into one file");
     command->footer(
         "Needs NVRTC and no GPU. Kernels of this version that the file already holds are not "
         "compiled again. The library uses the file if it is named tilewright-kernels.pack and is "

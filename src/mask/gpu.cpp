@@ -41,9 +41,12 @@ cuda::Kernel kernel_of(MaskKernel kernel, int device) {
     static auto* const kKernels =
         new Memo<std::pair<MaskKernel, int>, cuda::Kernel>("kernels that build masks", kMost);
     return kKernels->get({kernel, device}, [&] {
+        const std::string arch = cuda::device_info(device).arch();
+        // Pieces are evaluated after ranges are known, and their kernel takes longest to compile.
+        if (kernel == MaskKernel::ranges)
+            cuda::compile_in_background(kernel_request(MaskKernel::pieces, arch));
         const char* const name = kernel == MaskKernel::pieces ? "mask_pieces" : "mask_ranges";
-        return cuda::load_kernel(kernel_request(kernel, cuda::device_info(device).arch()), name, 0,
-                                 device);
+        return cuda::load_kernel(kernel_request(kernel, arch), name, 0, device);
     });
 }
 

@@ -6,6 +6,7 @@
 
 #include "cuda/runtime/compiler.h"
 #include "cuda/runtime/kernel_pack.h"
+#include "mask/gpu.h"
 #include "tests/cli/run_program.h"
 
 namespace tilewright::cli {
@@ -65,6 +66,11 @@ TEST(CliPrecompile, WritesAPackOfKernelsAndCompilesThemOnce) {
     EXPECT_EQ(cuda::KernelPack(file).compiler(), cuda::nvrtc_report().version);
     EXPECT_EQ(run_program(arguments).status, 0);
     EXPECT_EQ(cuda::KernelPack(file).size(), 1u);
+    EXPECT_THAT(run_program({"precompile", file, "--only", "mask_"}).out, HasSubstr(": 2 units"));
+    for (const auto kernel : {mask::MaskKernel::pieces, mask::MaskKernel::ranges}) {
+        const std::string key = cuda::source_key(mask::kernel_request(kernel, "sm_90a"));
+        EXPECT_TRUE(cuda::KernelPack(file).contains(key));
+    }
     EXPECT_EQ(run_program({"precompile", file, "--head-dims", "60"}).status, 2);
     EXPECT_EQ(run_program({"precompile", file, "--dtypes", "f32"}).status, 2);
 }

@@ -63,6 +63,25 @@ TEST(SoftCaps, HaveShortDerivatives) {
     EXPECT_THAT(after(soft_caps, large), HasSubstr("constant 10000000000"));
 }
 
+TEST(SoftCaps, MultiplyByReciprocalsOfConstants) {
+    // 20 tanh(a / 20), as users write it, with the factor of its derivative: g / 20.
+    const std::string capped =
+        "  %k = constant 20 : f32\n  %w = div %a, %k : f32\n  %t = tanh %w : f32\n"
+        "  %s = mul %k, %t : f32\n  store %y[%0], %s\n  %g = div %s, %k : f32\n"
+        "  store %y[%1], %g\n";
+    const std::string text = after(soft_caps, capped);
+    EXPECT_THAT(text, Not(HasSubstr(" = div "))) << text;
+    EXPECT_THAT(text, HasSubstr("constant 0.05")) << text;
+    // Other divisors, and functions without a soft cap, stay as they are.
+    std::string large = capped;
+    large.replace(large.find("div %s, %k"), 10, "div %s, %a");
+    EXPECT_THAT(after(soft_caps, large), HasSubstr("div %")) << large;
+    EXPECT_THAT(after(soft_caps,
+                      "  %k = constant 20 : f32\n  %w = div %a, %k : f32\n"
+                      "  store %y[%0], %w\n"),
+                HasSubstr(" = div "));
+}
+
 TEST(SoftCaps, JoinNoConstantsWhoseProductIsUnusual) {
     const std::string head =
         "  %t = tanh %a : f32\n  %i = constant 1 : f32\n  %s = mul %i, %t : f32\n"

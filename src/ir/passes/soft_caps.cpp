@@ -33,6 +33,25 @@ class SoftCaps {
 
     SoftCapsReport report;
 
+    /// Divisions by usual constants, as the scores of a soft cap that is written `c tanh(s / c)`,
+    /// become multiplications by their reciprocals.
+    void multiply() {
+        std::vector<Instruction> body;
+        body.swap(function_.body.body);
+        for (Instruction& made : body) {
+            if (made.op == Op::div && function_.type(made.result()).dtype == DType::f32) {
+                const auto by = definitions_.constant(made.operands[1]);
+                if (by && is_usual(*by)) {
+                    const Type type = function_.type(made.result());
+                    made.op = Op::mul;
+                    made.operands[1] =
+                        append_constant(function_, function_.body.body, type, 1 / *by);
+                }
+            }
+            function_.body.body.push_back(std::move(made));
+        }
+    }
+
     /// What else a function with soft caps may lose: (1 - t)(1 + t) and 1 - t t, the derivative of
     /// a tanh t whose relative error does not matter, become one multiply-add.
     void simplify() {
@@ -185,6 +204,7 @@ SoftCapsReport soft_caps(Function& function) {
     SoftCaps caps(function);
     caps.run();
     if (caps.report.changed()) {
+        SoftCaps(function).multiply();
         SoftCaps(function).simplify();
         dce(function);
     }

@@ -15,9 +15,9 @@ struct SoftCapsReport {
 /// has no bound. So every reader must multiply by a constant of at most 128 or by tanh(x) itself,
 /// or add a constant.
 ///
-/// A function that changes has its derivatives 1 - t^2 of such a tanh t as one multiply-add, and
-/// the constant factors of its products of f32 joined: each takes an error of at most 2^-23 of
-/// itself.
+/// A function that changes has its derivatives 1 - t^2 of such a tanh t as one multiply-add,
+/// multiplications by reciprocals in place of divisions of f32 by constants, and the constant
+/// factors of its products of f32 joined: each takes an error of at most 2^-23 of itself.
 SoftCapsReport soft_caps(Function& function);
 
 }  // namespace tilewright::ir
