@@ -34,7 +34,9 @@ def mean(cell):
 
 
 def rows_of(section):
-    """[(work, against, {pass: (mean, text)})] of a section's table."""
+    """[(work, against, {pass: (mean, text)})] of the section's table of peers, not of others."""
+    table = re.search(r"^\| work \| against \|.*\n(?:^\|.*\|\n)+", section, re.MULTILINE)
+    section = table[0] if table else ""
     rows = []
     for line in re.findall(r"^\|(.*)\|$", section, re.MULTILINE)[2:]:
         work, against, *cells = (cell.strip() for cell in line.split("|"))
