@@ -68,7 +68,10 @@ def measure(library, case, gradient, folder, results):
         tensor.requires_grad_(gradient)
     if library == "tilewright":
         import tilewright.torch  # noqa: F401  its import is not part of a call
-    torch.ones(1, device="cuda", requires_grad=True).sum().backward()  # starts autograd's thread
+    # A first gradient of any operation starts autograd's thread, and one whose cotangent is given
+    # imports SymPy, which torch.compile has imported already.
+    one = torch.ones(1, device="cuda", requires_grad=True)
+    torch.autograd.grad(one * 2, one, torch.ones(1, device="cuda"))
     torch.cuda.synchronize()
 
     def timed(function):
