@@ -6,10 +6,10 @@ usage: bench/torch_first_calls.py [--rounds N] [--peer] [--json FILE]
 
 Every line is a process of its own, forked from one that has imported torch, with a CUDA context
 and tensors of (1, 16, 4096, 128) in bf16. "empty" has an empty cache of kernels, "disk" that of the
-process before it. Times are in ms, end when the GPU is done, and are medians over rounds: of the
-first call, the second, and the longest of twenty more; with a gradient, of the first forward pass,
-the first backward pass, and then of both together. --peer adds FlexAttention, compiled with an
-empty cache.
+process before it. Times are in ms, end when the GPU is done, and are medians over rounds: of
+making the mod and the block mask (for torch with the import of its modules), of the first call, the
+second, and the longest of twenty more; with a gradient, of the first forward pass, the first
+backward pass, and then of both together. --peer adds FlexAttention, compiled with an empty cache.
 """
 
 import argparse
