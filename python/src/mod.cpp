@@ -339,11 +339,14 @@ std::string python_type(nb::handle value) {
 
 Operand expect_operand(nb::handle value) {
     if (const auto result = operand(value)) return *result;
-    const char* const text = in_kernel()
-                                 ? "[kernel] expected a tile or a number but got {}; arrays go in "
-                                   "as inputs of the kernel, and Refs are read by ref[...]"
-                                 : "[mod] expected a traced scalar or a number but got {}; index "
-                                   "arrays through tw.capture(array)";
+    const bool several = PyTuple_Check(value.ptr()) || PyList_Check(value.ptr());
+    const char* const text =
+        in_kernel() && several ? "[kernel] expected a tile or a number but got {}: take its "
+                                 "elements one by one, or join them with tw.stack"
+        : in_kernel()          ? "[kernel] expected a tile or a number but got {}; arrays go in "
+                                 "as inputs of the kernel, and Refs are read by ref[...]"
+                               : "[mod] expected a traced scalar or a number but got {}; index "
+                                 "arrays through tw.capture(array)";
     std::string message = text;
     message.replace(message.find("{}"), 2, python_type(value));
     throw nb::type_error(message.c_str());

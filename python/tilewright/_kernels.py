@@ -56,12 +56,34 @@ class BlockSpec:
                     "[BlockSpec] expected index_map to be a function of the grid's indices but got "
                     f"{index_map!r}"
                 )
-            self._core = _core.BlockSpec.make([_dim(n) for n in block_shape], index_map)
+            checked = None if index_map is None else _of_the_grid(index_map)
+            self._core = _core.BlockSpec.make([_dim(n) for n in block_shape], checked)
         self.block_shape = None if block_shape is None else tuple(block_shape)
         self.index_map = index_map
 
     def __repr__(self):
         return f"BlockSpec({self.block_shape}, {self.index_map})"
+
+
+def _of_the_grid(index_map):
+    """The index map, which refuses a grid with another number of axes than it has parameters."""
+
+    def checked(*indices):
+        try:
+            signature = inspect.signature(index_map)
+        except (TypeError, ValueError):  # some callables have none
+            return index_map(*indices)
+        try:
+            signature.bind(*indices)
+        except TypeError:
+            raise TypeError(
+                f"[BlockSpec] expected index_map to take {len(indices)} "
+                f"{'index' if len(indices) == 1 else 'indices'}, one for each axis of the grid, but "
+                f"its parameters are {signature}"
+            ) from None
+        return index_map(*indices)
+
+    return checked
 
 
 def _name_line(error):

@@ -454,6 +454,7 @@ def _not_assignable(tile, subscript, value):
 
 Tile.dtype = _named(Tile.__dict__["dtype"])
 Ref.dtype = _named(Ref.__dict__["dtype"])
+Ref.__repr__ = lambda ref: f"Ref({ref.dtype!s}{list(ref.shape)})"
 Tile.__getitem__ = _getitem
 Tile.__setitem__ = _not_assignable
 Tile.__matmul__ = lambda a, b: dot(a, b)

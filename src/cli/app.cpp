@@ -64,10 +64,15 @@ std::string message_of(const CLI::ParseError& error, const CLI::App& command) {
     };
     std::string said = text;
     if (kind == CLI::ExitCodes::RequiredError) {
-        said = fmt::format("expected {} but it was left out", before(" is required"));
+        const std::string name = before(" is required");
+        said =
+            name.starts_with('-')
+                ? fmt::format("expected {} but it was left out", name)
+                : fmt::format("expected an argument `{}` (see --help) but it was left out", name);
     } else if (kind == CLI::ExitCodes::ExtrasError) {
+        // The text of CLI11 has them from the last to the first.
         said = fmt::format("expected nothing beyond what --help lists but got `{}`",
-                           text.substr(std::min(text.size(), text.find(": ") + 2)));
+                           fmt::join(command.remaining(), " "));
     } else if (kind == CLI::ExitCodes::RequiresError) {
         const std::size_t at = text.find(" requires ");
         said = fmt::format("expected {} with {} but it was left out", text.substr(at + 10),

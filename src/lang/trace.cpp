@@ -86,8 +86,9 @@ View block_view(Tracer& tracer, const Kernel& kernel, const Parameter& parameter
     }
     const auto& block = parameter.spec.shape();
     if (block.size() != rank) {
-        user_error("call", "expected a block shape of rank {} for {} but got rank {}", rank,
-                   quoted(kernel, parameter), block.size());
+        user_error("call",
+                   "expected a block shape of rank {} for {}, an array of rank {}, but got rank {}",
+                   rank, quoted(kernel, parameter), rank, block.size());
     }
     IndexRanges ranges(tracer, grid_indices);
     const std::vector<Operand> indices = block_indices(kernel, parameter, grid_indices);
@@ -160,8 +161,8 @@ std::string counted(const std::vector<Parameter>& parameters) {
 
 ir::Function trace(const Kernel& kernel, const Signature& signature) {
     if (kernel.arity() >= 0 && kernel.arity() != std::ssize(signature.parameters)) {
-        user_error("call", "expected {} Refs for kernel `{}` but got {}", kernel.arity(),
-                   kernel.name(), counted(signature.parameters));
+        user_error("call", "expected {} Ref{} for kernel `{}` but got {}", kernel.arity(),
+                   kernel.arity() == 1 ? "" : "s", kernel.name(), counted(signature.parameters));
     }
     const std::size_t num_names = kernel.parameter_names().size();
     if (num_names != 0 && num_names != signature.parameters.size()) {

@@ -3,6 +3,7 @@
 
 #include "ir/passes/effects.h"
 #include "ir/passes/reverse_sweep.h"
+#include "lang/promotion.h"
 #include "lang/tracer.h"
 
 namespace tilewright::detail {
@@ -54,6 +55,11 @@ ir::Value cotangent_of(Tracer& tracer, const Operand& given, ir::Value result, s
                    ir::to_string(tracer.type(tracer.value(given))));
     }
     const ir::Value value = tracer.value(given, ir::gradient_dtype(type.dtype), "vjp");
+    if (const ir::Shape from = tracer.type(value).shape; !lang::broadcasts_to(from, type.shape)) {
+        user_error("vjp",
+                   "expected a cotangent of result {} whose shape broadcasts to {} but got {}",
+                   place, lang::shape_text(type.shape), lang::shape_text(from));
+    }
     return tracer.broadcast(value, type.shape, "vjp");
 }
 

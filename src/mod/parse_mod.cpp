@@ -107,6 +107,7 @@ class Resolver {
         if (!message.empty()) fail(node, message);
         std::string names = "b, h, q, kv, score";
         for (const auto& [name, capture] : text_.arrays) names += ", " + name;
+        if (text_.arrays.empty()) names += ", an array bound by its name (there is none)";
         fail(node, fmt::format("expected one of {}, a function or a library name but got `{}`",
                                names, node.text));
     }

@@ -63,8 +63,9 @@ std::string CallState::argument_name(std::size_t argument) const {
 
 void CallState::check_inputs(std::span<const Tensor> inputs) const {
     if (inputs.size() < options_.in.size()) {
-        user_error("call", "expected at least {} inputs for kernel `{}` but got {}",
-                   options_.in.size(), kernel_.name(), inputs.size());
+        user_error("call", "expected at least {} input{} for kernel `{}` but got {}",
+                   options_.in.size(), options_.in.size() == 1 ? "" : "s", kernel_.name(),
+                   inputs.size());
     }
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const bool wants_none = i < options_.in.size() && options_.in[i].is_absent();

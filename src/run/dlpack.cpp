@@ -34,9 +34,15 @@ constexpr std::array<std::pair<DType, DLDataType>, kNumDTypes> kTypes{{
 /// As many as NumPy's arrays may have. A larger number means that the struct is corrupt.
 constexpr std::int32_t kMostDimensions = 64;
 
+/// DLPack's code of complex numbers.
+constexpr int kComplex = 5;
+
 DType dtype_from(const DLDataType& wanted) {
     for (const auto& [dtype, type] : kTypes) {
         if (type.code == wanted.code && type.bits == wanted.bits && wanted.lanes == 1) return dtype;
+    }
+    if (wanted.code == kComplex && wanted.lanes == 1) {
+        user_error("from_dlpack", "expected a dtype of Tilewright but got complex{}", wanted.bits);
     }
     user_error("from_dlpack", "expected a dtype of Tilewright but got code {}, {} bits, {} lanes",
                wanted.code, wanted.bits, wanted.lanes);

@@ -121,6 +121,7 @@ TEST(App, NobodyReadingIsNoError) {
 TEST(App, ErrorsOfUsageHaveOneStyle) {
     const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
         {{"mask", "causal", "--kv-len", "4"}, "[mask] expected --q-len but it was left out\n"},
+        {{"mask"}, "[mask] expected an argument `mask` (see --help) but it was left out\n"},
         {{"mask", "causal", "--kv-len", "4", "--q-len"},
          "[mask] --q-len: expected a value but got none\n"},
         {{"mask", "causal", "--kv-len", "4x", "--q-len", "4"},
@@ -129,6 +130,10 @@ TEST(App, ErrorsOfUsageHaveOneStyle) {
          "but got 9999999999999999Gi\n"},
         {{"doctor", "--nonsense"},
          "[doctor] expected nothing beyond what --help lists but got `--nonsense`\n"},
+        {{"doctor", "--nonsense", "1"},
+         "[doctor] expected nothing beyond what --help lists but got `--nonsense 1`\n"},
+        {{"mask", "document(ids)", "--q-len", "4", "--kv-len", "4"},
+         "an array bound by its name (there is none), a function or a library name but got `ids`"},
         {{"bench", "norm", "--dtype", "i8"},
          "[bench] expected --dtype f32, bf16, f16 or f64 for norm but got i8\n"},
         {{"attention", "--scale", "x"}, "[attention] --scale: expected a number but got x\n"},

@@ -117,7 +117,8 @@ TEST(Vjp, BadInputIsNamed) {
                     vjp([](Tile v) { return v; }, t).second(sum(t, 0));
                     vjp([](Tile v) { return v; }, t).second(sum(t, 1));
                 }),
-                HasSubstr("[vjp] expected a shape that broadcasts to [8, 16] but got [8]"));
+                HasSubstr("[vjp] expected a cotangent of result 0 whose shape broadcasts to [8, "
+                          "16] but got [8]"));
     EXPECT_THAT(vjp_refused([](Tile t) { vjp([](Tile v) { return sort(v, 1); }, t).second(1.0); }),
                 HasSubstr("[vjp] expected ops with a derivative but got sort"));
     EXPECT_THAT(

@@ -76,7 +76,10 @@ def test_refusals_in_kernels(name):
         ({"in_specs": tw.BlockSpec((2, 2), lambda: (0, 0))}, "block shape of rank 1 for `x`"),
         ({"in_specs": tw.BlockSpec(0, lambda: 0)}, "positive block size"),
         ({"in_specs": tw.BlockSpec(2, lambda: (0, 0))}, "to return 1 indices but got 2"),
-        ({"grid": 2, "in_specs": tw.BlockSpec(2, lambda i, j: i)}, "positional argument"),
+        (
+            {"grid": 2, "in_specs": tw.BlockSpec(2, lambda i, j: i)},
+            r"take 1 index, one .* are \(i, j\)",
+        ),
         ({"num_warps": -1}, "num_warps from 0"),
         ({"num_warps": 3}, "num_warps of kernel `.*` to be a power of two but got 3"),
         ({"interpret": "yes"}, "expected interpret to be True or False but got 'yes'"),
@@ -89,6 +92,22 @@ def test_refusals_in_kernels(name):
 def test_refused_options(options, text):
     with pytest.raises((ValueError, TypeError), match=text):
         run(lambda x, o: o.at[...].store(x[...]), ((4,), F32), X4, **options)
+
+
+def test_tuples_are_no_tiles():
+    with pytest.raises(TypeError, match="got tuple: take its elements one by one"):
+        run(lambda x, o: o.at[...].store((x[...], x[...])), ((4,), F32), X4)
+
+
+def test_refs_print_their_types():
+    texts = []
+
+    def kernel(x, o):
+        texts.append(str(x))
+        o[...] = x[...]
+
+    run(kernel, ((4,), F32), X4)
+    assert texts == ["Ref(f32[4])"]
 
 
 def test_errors_of_blocks_name_the_line_of_the_call():

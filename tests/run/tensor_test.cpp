@@ -216,6 +216,8 @@ TEST(DLPack, RunsTheDeleterOnce) {
     managed.dl_tensor.dtype.lanes = 4;
     EXPECT_THAT([&] { Tensor::from_dlpack(&managed); }, throws("32 bits, 4 lanes"));
     EXPECT_EQ(deleted, 2);
+    managed.dl_tensor.dtype = {5, 64, 1};
+    EXPECT_THAT([&] { Tensor::from_dlpack(&managed); }, throws("but got complex64"));
 }
 
 TEST(DLPack, ChecksTheVersion) {
