@@ -57,7 +57,9 @@ function(tw_module)
   if(NOT M_OPTIMIZE)
     set(M_OPTIMIZE -O2)
   endif()
-  target_compile_options(${target} PRIVATE -Wconversion $<$<CONFIG:Release>:${M_OPTIMIZE}>)
+  # Paths in messages and profiles start at the source folder, so that builds elsewhere have the same bytes.
+  target_compile_options(${target} PRIVATE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=
+    -Wconversion $<$<CONFIG:Release>:${M_OPTIMIZE}>)
   if(M_OPTIMIZE STREQUAL "-O1")
     tw_precompile(${target} ${target} ${tw_common_headers})
   else()

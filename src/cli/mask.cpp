@@ -13,6 +13,7 @@
 #include "cli/tensor_file.h"
 #include "mask/block_mask.h"
 #include "support/check.h"
+#include "support/write_file.h"
 
 namespace tilewright::cli {
 namespace {
@@ -55,6 +56,8 @@ void make_mask(const MaskOptions& options, Console& console) {
     if (to_output > 1)
         user_error("mask", "expected - for one of --out, --svg and --png but got several");
     if (!options.out.empty()) check_outputs({{options.out, "block-mask", u32}}, &console.out);
+    for (const std::string& path : {options.svg, options.png})
+        if (!path.empty() && path != "-") expect_writable("mask", path);
     const Bindings arrays = load_bindings("mask", options.bindings, &console.input);
     const Mod mod = parse_mod(options.text, arrays, Mod::Kind::mask);
     expect_bindings_read("mask", arrays, {mod});

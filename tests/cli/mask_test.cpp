@@ -105,6 +105,12 @@ TEST(CliMask, RefusesBadInput) {
                 HasSubstr("--bind a but none does"));
     EXPECT_THAT(error(with({"causal", "--bind", "ids"})), HasSubstr("--bind name=FILE"));
     EXPECT_THAT(error(with({"causal", "--png", "m.svg"})), HasSubstr("ends in .png"));
+    for (const std::string ending : {"svg", "png"}) {
+        const std::string path = folder / ("none/m." + ending);
+        const ProgramResult ran = run_program(with({"mask", "causal", "--" + ending, path}));
+        EXPECT_THAT(ran.error, HasSubstr(path));
+        EXPECT_EQ(ran.out, "") << "refused before anything is computed";
+    }
     EXPECT_THAT(error(with({"q >= kv + h", "--batch", "2"})),
                 HasSubstr("expected --heads for a mask that depends on h but got none"));
     EXPECT_THAT(error(with({"q >= kv + b", "--heads", "2"})),
