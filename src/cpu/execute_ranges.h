@@ -13,7 +13,7 @@ namespace tilewright::cpu {
 /// Divides rows into ranges of whole blocks.
 class RangeRows {
   public:
-    static constexpr std::size_t kMostTests = 8, kMostResults = 4;
+    static constexpr std::size_t kMostTests = 8, kMostConditions = 2, kMostResults = 4;
 
     /// Lanes to which one run applies: the one for these results, or, where they differ within a
     /// block, the run as it is, whose number follows the others.
@@ -38,8 +38,15 @@ class RangeRows {
     std::size_t results(std::int64_t row, std::int64_t lane) const;
     void add(std::int64_t first_block, std::int64_t end_block, std::size_t which);
 
-    const FusedRun& run_;
-    std::array<std::int64_t, kMostTests> bases_;
+    /// A test of a condition, as small as rows need it.
+    struct Test {
+        ir::Op op;
+        std::int64_t base, row, lane;
+    };
+
+    std::array<Test, kMostTests> tests_;               ///< those of all conditions
+    std::array<std::size_t, kMostConditions> ends_{};  ///< of each condition's
+    std::size_t num_tests_ = 0, num_conditions_, undecided_;
     std::int64_t lanes_, block_;
     std::array<std::int64_t, kMostCuts> cuts_{};
     std::size_t num_cuts_ = 0;

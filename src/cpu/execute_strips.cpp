@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <span>
 
 #include "cpu/execute.h"
@@ -158,6 +159,32 @@ bool prepare_fused(const Frame& frame, const Chain& chain, const FusedRun& run, 
     return true;
 }
 
+/// Prefetches the rows that are `rows_ahead` rows after those of the operands that `wanted`
+/// chooses.
+template <typename Wanted>
+void prefetch_rows(const Frame& frame, const Chain& chain, const FusedRun& run,
+                   std::int64_t rows_ahead, FusedCall& call, Wanted&& wanted) {
+    // Parts of a view share most of their rows.
+    std::array<std::uint32_t, FusedCall::kMaxPrefetches> fetched;
+    std::size_t num_fetched = 0;
+    for (std::size_t i = 0; i < run.operands.size(); ++i) {
+        const FusedRun::Operand& operand = run.operands[i];
+        if (operand.temporary >= 0 || operand.input < 0) continue;
+        const StripSource& in = chain.ops[operand.op].in[operand.input];
+        const FusedOperand& from = call.operands[i];
+        if (call.num_prefetches == FusedCall::kMaxPrefetches) break;
+        if (!wanted(in, from)) continue;
+        const auto& parts = frame.program->parts;
+        const auto found = parts.find(in.index);
+        const std::uint32_t whole = found == parts.end() ? in.index : found->second.from;
+        const auto last = fetched.begin() + static_cast<std::ptrdiff_t>(num_fetched);
+        if (std::find(fetched.begin(), last, whole) != last) continue;
+        fetched[num_fetched++] = whole;
+        call.prefetches[call.num_prefetches++] = {
+            i, rows_ahead * from.row_bytes, frame.program->kernels->fused.lanes * from.lane_bytes};
+    }
+}
+
 /// Does a fused run on a strip; returns the lanes done: none where positions are too large.
 template <typename Resolve>
 std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& run,
@@ -175,27 +202,12 @@ std::int64_t run_fused(const Frame& frame, const Chain& chain, const FusedRun& r
         call.prefetches[call.num_prefetches++] = {prefetched, ahead,
                                                   kernels.lanes * size_of(in.dtype)};
     }
-    // Parts of a view share most of their rows.
-    std::array<std::uint32_t, FusedCall::kMaxPrefetches> fetched;
-    std::size_t num_fetched = 0;
-    for (std::size_t i = 0; i < run.operands.size(); ++i) {
-        const FusedRun::Operand& operand = run.operands[i];
-        if (operand.temporary >= 0 || operand.input < 0) continue;
-        const StripSource& in = chain.ops[operand.op].in[operand.input];
-        const FusedOperand& from = call.operands[i];
-        constexpr std::int64_t kRowsAhead = 8;
-        if (call.num_prefetches == FusedCall::kMaxPrefetches) break;
-        if (!is_scattered(in, from.row_bytes, call.blocks * kernels.lanes * from.lane_bytes))
-            continue;
-        const auto& parts = frame.program->parts;
-        const auto found = parts.find(in.index);
-        const std::uint32_t whole = found == parts.end() ? in.index : found->second.from;
-        const auto last = fetched.begin() + static_cast<std::ptrdiff_t>(num_fetched);
-        if (std::find(fetched.begin(), last, whole) != last) continue;
-        fetched[num_fetched++] = whole;
-        call.prefetches[call.num_prefetches++] = {i, kRowsAhead * from.row_bytes,
-                                                  kernels.lanes * from.lane_bytes};
-    }
+    constexpr std::int64_t kRowsAhead = 8;
+    prefetch_rows(frame, chain, run, kRowsAhead, call,
+                  [&](const StripSource& in, const FusedOperand& from) {
+                      const std::int64_t bytes = call.blocks * kernels.lanes * from.lane_bytes;
+                      return is_scattered(in, from.row_bytes, bytes);
+                  });
     (run.compiled ? run.compiled : kernels.run)(call);
     return call.lanes;
 }
@@ -207,6 +219,7 @@ struct MovedRun {
     Temporaries temporaries;
     std::array<std::byte*, FusedCall::kMaxOperands> first;
     std::array<std::int32_t, FusedCall::kMaxAffine> base;
+    std::size_t num_prefetches = 0;
 
     template <typename Resolve>
     bool prepare(const Frame& frame, const Chain& chain, const FusedRun& of, const Part& part,
@@ -215,12 +228,24 @@ struct MovedRun {
         if (!prepare_fused(frame, chain, of, part, resolved, temporaries, call)) return false;
         for (std::size_t i = 0; i < call.num_operands; ++i) first[i] = call.operands[i].data;
         for (std::size_t i = 0; i < call.num_affine; ++i) base[i] = call.affine[i].base;
+        // Ranges that are read end where others are filled, at which hardware prefetchers stop. The
+        // arrays may be in the caches unless results go past them.
+        const auto operands = std::span(call.operands).first(call.num_operands);
+        if (std::any_of(operands.begin(), operands.end(), std::mem_fn(&FusedOperand::streams))) {
+            prefetch_rows(frame, chain, of, 1, call,
+                          [](const StripSource& in, const FusedOperand& from) {
+                              return in.home == Home::view && from.row_bytes != 0;
+                          });
+        }
+        num_prefetches = call.num_prefetches;
         return true;
     }
     void execute(const FusedKernels& kernels, std::int64_t row, const RangeRows::Range& range) {
         call.rows = 1;
         call.blocks = range.lanes / kernels.lanes;
         call.lanes = range.lanes;
+        constexpr std::int64_t kMostFetched = 8192;  // lanes: longer rows would leave the L2 cache
+        call.num_prefetches = range.lanes <= kMostFetched ? num_prefetches : 0;
         for (std::size_t i = 0; i < call.num_operands; ++i) {
             FusedOperand& operand = call.operands[i];
             operand.data = first[i] + row * operand.row_bytes + range.lane * operand.lane_bytes;

@@ -136,6 +136,46 @@ TEST(MachineRanges, Masks) {
     }
 }
 
+// Results that are written past the caches, while the next row's operands are prefetched; the last
+// row of the arrays is among those computed.
+TEST(MachineRanges, LongArrays) {
+    constexpr std::int64_t kRows = 6, kLanes = 1024, kPrograms = 3;
+    const std::int64_t n = StoreView::kStreamedBytes / kLanes / 4;
+    const auto at = [&](std::int64_t row, std::int64_t lane) {
+        return static_cast<std::size_t>(row * kLanes + lane);
+    };
+    std::vector<float> x(static_cast<std::size_t>(kRows * kLanes)), y(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        x[i] = static_cast<float>(i % 1000);
+        y[i] = static_cast<float>(i % 77);
+    }
+    std::vector<float> none(static_cast<std::size_t>(n * kLanes));
+    Array<float> first(x, {kRows, kLanes}), second(y, {kRows, kLanes}), out(none, {n, kLanes});
+    Kernel k("masked", {kPrograms});
+    ir::Builder& b = k.b;
+    const ir::Shape shape{kRows / kPrograms, kLanes};
+    const Value a = k.ref("x", DType::f32, {kRows, kLanes}),
+                c = k.ref("y", DType::f32, {kRows, kLanes}),
+                to = k.ref("z", DType::f32, {n, kLanes});
+    const Value top = b.binary(Op::mul, b.program_id(0), k.index(shape[0]));
+    const std::vector<ir::IndexOperand> block{ir::IndexOperand::slice(top, shape[0]),
+                                              k.slice(0, kLanes)};
+    const Value base = b.broadcast(b.cast(top, DType::i32), shape);
+    const Value row = b.binary(Op::add, b.iota({DType::i32, shape}, 0), base);
+    const Value limit = b.binary(Op::mul, row, b.constant_int({DType::i32, shape}, 200));
+    const Value early = b.binary(Op::le, b.iota({DType::i32, shape}, 1), limit);
+    k.store(to, block, b.select(early, k.load(a, block), k.load(c, block)));
+    k.done();
+    run(*compile(k.function),
+        arguments({first.argument(), second.argument(), out.argument()}, {kPrograms}));
+    for (std::int64_t r = 0; r < kRows; ++r) {
+        for (std::int64_t lane = 0; lane < kLanes; ++lane)
+            ASSERT_EQ(out.data[at(r, lane)], (lane <= 200 * r ? x : y)[at(r, lane)])
+                << r << ", " << lane;
+    }
+    EXPECT_EQ(divided_runs(k.function) > 0, kernels().fused.run != nullptr);
+}
+
 // Comparisons of vectors whose operands wrap around.
 TEST(MachineRanges, PositionsThatWrapAround) {
     RandomSelects tile(1, DType::i32, 5, 512);
