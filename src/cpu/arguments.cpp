@@ -1,9 +1,11 @@
 // Checks the arguments of a call.
 #include "cpu/arguments.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "cpu/bytecode.h"
 #include "support/check.h"
 
 namespace tilewright::cpu {
@@ -56,7 +58,40 @@ void check_ref(const ir::Function& kernel, std::size_t place, const ir::RefType&
     }
 }
 
+/// True if the arguments fit the program; false also if that takes a closer look. Small calls
+/// notice the time of the checks below, which walk the kernel.
+bool fit(const Program& program, const ir::Arguments& arguments) {
+    if (arguments.scalars.size() != program.scalars.size() ||
+        arguments.grid.size() != program.kernel.grid.size())
+        return false;
+    const auto same = [](std::int64_t declared, std::int64_t extent) {
+        return declared == extent && declared != ir::kDynamic;
+    };
+    std::int64_t programs = 1;
+    for (std::size_t axis = 0; axis < arguments.grid.size(); ++axis) {
+        const std::int64_t extent = arguments.grid[axis];
+        if (!same(program.kernel.grid[axis], extent) ||
+            __builtin_mul_overflow(programs, extent, &programs))
+            return false;
+    }
+    std::size_t arrays = 0;
+    for (const RefSlot& slot : program.refs) {
+        if (slot.argument < 0) continue;
+        if (++arrays > arguments.refs.size()) return false;
+        const ir::RefArgument& array = arguments.refs[slot.argument];
+        const std::vector<std::int64_t>& extents = slot.type.extents;
+        if (array.data == nullptr ||
+            !std::equal(extents.begin(), extents.end(), array.extents.begin(), same))
+            return false;
+    }
+    return arrays == arguments.refs.size();
+}
+
 }  // namespace
+
+void check_arguments(const Program& program, const ir::Arguments& arguments) {
+    if (!fit(program, arguments)) check_arguments(program.kernel, arguments);
+}
 
 void check_arguments(const ir::Function& kernel, const ir::Arguments& arguments) {
     check_grid(kernel, arguments);

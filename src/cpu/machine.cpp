@@ -16,6 +16,7 @@
 #include <new>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -164,11 +165,15 @@ class WorkerLease {
 class Call {
   public:
     Call(const Program& program, const ir::Arguments& arguments)
-        : program_(program), arguments_(arguments), initial_slots_(program.initial_slots) {
-        check_arguments(program.kernel, arguments);
-        for (std::size_t i = 0; i < program.scalars.size(); ++i) {
-            const ScalarParameter& scalar = program.scalars[i];
-            initial_slots_[scalar.slot] = element_bits(scalar.dtype, arguments.scalars[i]);
+        : program_(program), arguments_(arguments) {
+        check_arguments(program, arguments);
+        if (!program.scalars.empty()) {
+            own_slots_ = program.initial_slots;
+            for (std::size_t i = 0; i < program.scalars.size(); ++i) {
+                const ScalarParameter& scalar = program.scalars[i];
+                own_slots_[scalar.slot] = element_bits(scalar.dtype, arguments.scalars[i]);
+            }
+            initial_slots_ = own_slots_;
         }
         num_programs_ = std::accumulate(arguments.grid.begin(), arguments.grid.end(),
                                         std::int64_t{1}, std::multiplies<>());
@@ -241,7 +246,7 @@ class Call {
         Frame frame;
         frame.program = &program_;
         frame.arena = worker.arena.reserve(program_.arena_bytes);
-        worker.slots = initial_slots_;
+        worker.slots.assign(initial_slots_.begin(), initial_slots_.end());
         if (worker.call != this) {
             worker.call = this;
             set_arrays(worker, frame.arena);
@@ -306,7 +311,8 @@ class Call {
 
     const Program& program_;
     const ir::Arguments& arguments_;
-    std::vector<std::uint64_t> initial_slots_;
+    std::vector<std::uint64_t> own_slots_;  ///< with scalars, which differ from call to call
+    std::span<const std::uint64_t> initial_slots_ = program_.initial_slots;
     std::int64_t num_programs_ = 1;
     std::int64_t inner_extent_ = 1;  ///< of the last axis along which there are several programs
 };
@@ -448,7 +454,6 @@ void run_programs(const Program& program, const ir::Arguments& arguments, const 
         return call.run_program(*worker, 0, !g_beside_others, execute_frame);
     }
     const int threads = num_threads();
-    const bool in_turn = threads == 1 || program.in_order;
     // Times are those of single programs.
     constexpr bool kTimed = std::is_same_v<decltype(make()), Timed>;
     const Division division =
@@ -463,19 +468,22 @@ void run_programs(const Program& program, const ir::Arguments& arguments, const 
         });
         return;
     }
-    const auto most = [&](Worker& worker) {
-        return kTimed ? 1 : worker.neighbours(program).most(count, in_turn ? 1 : threads);
-    };
-    if (in_turn) {
+    int worth = program.in_order ? 1 : threads;
+    std::int64_t each = 1;
+    if (!kTimed) {
+        const WorkerLease worker;
+        const Neighbours& neighbours = (*worker).neighbours(program);
+        worth = neighbours.threads(count, worth);
+        each = neighbours.most(count, worth);
+    }
+    if (worth == 1) {
         const WorkerLease worker;
         auto execute_frame = make();
-        const std::int64_t each = most(*worker);
         for (std::int64_t i = 0; i < count; i += each)
             call.run_programs(*worker, i, std::min(i + each, count), !g_beside_others,
                               execute_frame);
         return;
     }
-    const std::int64_t each = most(*WorkerLease());
     std::vector<std::int64_t> order;
     if (program.uneven) {
         const WorkerLease worker;
@@ -502,7 +510,7 @@ void run_programs(const Program& program, const ir::Arguments& arguments, const 
     Ranges ranges(groups, longest, threads);
     PrivateArrays shared(program, arguments);
     const bool copies = !shared.empty() && !g_beside_others;
-    on_threads(threads, std::min<std::int64_t>(threads, groups), [&](std::int64_t) {
+    on_threads(threads, std::min<std::int64_t>(worth, groups), [&](std::int64_t) {
         const WorkerLease worker;
         auto execute_frame = make();
         if (copies) shared.begin((*worker).private_memory, (*worker).private_arrays);

@@ -13,8 +13,16 @@ constexpr std::int64_t kLongRow = std::int64_t{16} << 10;
 /// So many rows of programs are worth their beginning.
 constexpr std::int64_t kManyRows = 64;
 
-/// So many bytes of an operand are worth their thread's beginning, about 2 us.
-constexpr std::int64_t kWorthAThread = std::int64_t{128} << 10;
+/// So many bytes of an operand are worth their thread's beginning: 2 us if it is awake, and more
+/// than 10 if it is not. An element's function takes as long as the second number of bytes.
+constexpr std::int64_t kWorthAThread = std::int64_t{128} << 10, kBytesOfAFunction = 8;
+
+/// What an op adds to the bytes of an element.
+std::int64_t cost_of(const StripOp& op) {
+    const bool maps = op.kind == StripOp::Kind::map && op.stored_ref < 0;
+    const ir::FunctionInfo* const function = maps ? ir::function_info(op.op) : nullptr;
+    return function != nullptr && function->work != ir::Work::little ? kBytesOfAFunction : 0;
+}
 
 /// True for a chain that one fused run does on rows of any length, lane by lane.
 bool goes_along_rows(const Chain& chain) {
@@ -76,6 +84,9 @@ Neighbours::Neighbours(const Program& program)
         const StripOp& op = chain.ops[operand.op];
         if (!add(operand.input < 0 ? op.out : op.in[operand.input])) return;
     }
+    cost_ = rows_ * lanes_ * widest_;
+    for (const StripOp& op : chain.ops) cost_ += rows_ * lanes_ * cost_of(op);
+    cost_ = std::max<std::int64_t>(cost_, 1);
     at_ = at;
 }
 
@@ -106,15 +117,19 @@ std::int64_t Neighbours::most(std::int64_t programs, int threads) const {
     if (at_ == 0) return 1;
     // Scans need long rows more than threads need groups to choose from.
     const std::int64_t for_each_thread = scans_ ? 1 : 4;
-    const std::int64_t bytes = std::max<std::int64_t>(rows_ * lanes_ * widest_, 1);
     const std::int64_t fair = threads == 1
                                   ? programs
                                   : std::max(programs / (for_each_thread * threads),
-                                             std::min(programs / threads, kWorthAThread / bytes));
+                                             std::min(programs / threads, kWorthAThread / cost_));
     const std::int64_t worth = rows_ == 1 ? kManyRows
                                : scans_   ? kScannedLanes / lanes_
                                           : kLongRow / (lanes_ * widest_);
     return std::max<std::int64_t>(std::min(worth, fair), 1);
+}
+
+int Neighbours::threads(std::int64_t programs, int most) const {
+    if (at_ == 0 || scans_ || programs >= most * (kWorthAThread / cost_ + 1)) return most;
+    return static_cast<int>(std::clamp<std::int64_t>(programs * cost_ / kWorthAThread, 1, most));
 }
 
 bool Neighbours::all_in_arrays(const Frame& frame) const {

@@ -19,6 +19,9 @@ class Neighbours {
 
     /// So many programs may be worth running as one; 1: none but this one.
     std::int64_t most(std::int64_t programs, int threads) const;
+    /// As many of at most `most` threads as so many programs are worth: waking one takes longer
+    /// than a small call.
+    int threads(std::int64_t programs, int most) const;
 
     /// Begins a call. What was found in the calls before is forgotten unless only the addresses of
     /// arrays differ.
@@ -60,6 +63,7 @@ class Neighbours {
     Chain chain_;                        ///< of several programs
     std::int64_t rows_ = 0, lanes_ = 0;  ///< of one program
     int widest_ = 1;                     ///< bytes of an element
+    std::int64_t cost_ = 1;              ///< of a program, in bytes of its widest operand
     bool scans_ = false;                 ///< down the rows
     bool down_ = false;                  ///< the next program's rows follow those of this one
     bool linear_ = true;

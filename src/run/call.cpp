@@ -47,7 +47,8 @@ CallState::CallState(Kernel kernel, CallOptions options, std::vector<Batching> b
 
 CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
     // From the outermost batch inwards, remove the dimension that each vmap added.
-    std::vector<Tensor> inner(inputs.begin(), inputs.end());
+    std::vector<Tensor> inner;
+    if (!batchings_.empty()) inner.assign(inputs.begin(), inputs.end());
     std::vector<std::int64_t> batch_sizes;
     for (auto batching = batchings_.rbegin(); batching != batchings_.rend(); ++batching) {
         if (batching->in_axes.size() != inner.size()) {
@@ -73,7 +74,8 @@ CallState::Shapes CallState::shapes(std::span<const Tensor> inputs) const {
         if (size < 0) user_error("vmap", "expected at least one mapped input but got none");
         batch_sizes.push_back(size);
     }
-    Shapes result{options_.grid.extents(inner), options_.out_type.types(inner),
+    const std::span<const Tensor> kernels = batchings_.empty() ? inputs : inner;
+    Shapes result{options_.grid.extents(kernels), options_.out_type.types(kernels),
                   options_.interpret || checked(), device_of(inputs)};
     if (result.checked && result.device.kind == Device::Kind::cuda) {
         user_error(
@@ -148,20 +150,19 @@ bool CallState::is_sequential(std::size_t axis) const {
            options_.sequential.end();
 }
 
-CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shapes) const {
-    Key key;
-    key.reserve(8 * (inputs.size() + shapes.outputs.size() + 1));
-    key.push_back(shapes.checked);
-    key.push_back(shapes.device.kind == Device::Kind::cpu ? -1 : shapes.device.index);
+template <typename Put>
+void CallState::put_key(std::span<const Tensor> inputs, const Shapes& shapes, Put&& put) const {
+    put(shapes.checked);
+    put(shapes.device.kind == Device::Kind::cpu ? -1 : shapes.device.index);
     const auto add = [&](std::size_t argument, std::int64_t dtype,
                          const std::vector<std::int64_t>& shape) {
-        key.push_back(dtype);
-        key.push_back(std::ssize(shape));
+        put(dtype);
+        put(std::ssize(shape));
         if (options_.dynamic.empty()) {
-            key.insert(key.end(), shape.begin(), shape.end());
+            for (const std::int64_t extent : shape) put(extent);
         } else {
-            const auto traced = traced_shape(argument, inputs.size(), shape);
-            key.insert(key.end(), traced.begin(), traced.end());
+            for (const std::int64_t extent : traced_shape(argument, inputs.size(), shape))
+                put(extent);
         }
     };
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -175,9 +176,24 @@ CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shap
     // A dynamic dimension may change the grid, so then only sequential extents are compiled in.
     for (std::size_t axis = 0; axis < shapes.grid.size(); ++axis) {
         const bool fixed = options_.dynamic.empty() || is_sequential(axis);
-        key.push_back(fixed ? shapes.grid[axis] : kDynamic);
+        put(fixed ? shapes.grid[axis] : kDynamic);
     }
+}
+
+CallState::Key CallState::key(std::span<const Tensor> inputs, const Shapes& shapes) const {
+    Key key;
+    put_key(inputs, shapes, [&](std::int64_t number) { key.push_back(number); });
     return key;
+}
+
+bool CallState::is_key(const Key& key, std::span<const Tensor> inputs, const Shapes& shapes) const {
+    std::size_t at = 0;
+    bool same = true;
+    put_key(inputs, shapes, [&](std::int64_t number) {
+        same = same && at < key.size() && key[at] == number;
+        ++at;
+    });
+    return same && at == key.size();
 }
 
 lang::Signature CallState::signature(std::span<const Tensor> inputs, const Shapes& shapes) const {
@@ -261,8 +277,11 @@ ir::Function CallState::trace(std::span<const Tensor> inputs, bool whole) const 
 
 std::shared_ptr<const run::Executable> CallState::executable(std::span<const Tensor> inputs,
                                                              const Shapes& shapes) {
-    Key wanted = key(inputs, shapes);
     const std::scoped_lock lock(mutex_);
+    // Most calls are like the one before, and small ones notice what it takes to build a key.
+    if (!compiled_.empty() && is_key(compiled_.front()->key, inputs, shapes))
+        return compiled_.front()->executable;
+    Key wanted = key(inputs, shapes);
     const auto found = std::find_if(compiled_.begin(), compiled_.end(),
                                     [&](const auto& entry) { return entry->key == wanted; });
     if (found != compiled_.end()) {
@@ -303,23 +322,20 @@ std::shared_ptr<const run::Executable> CallState::executable(std::span<const Ten
     return compiled_.front()->executable;
 }
 
-std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
-                                              std::span<const Tensor> given,
-                                              const Shapes& shapes) const {
-    std::vector<Tensor> outputs(given.begin(), given.end());
-    if (given.empty()) {
-        outputs.resize(shapes.outputs.size());
-        for (const Alias& alias : options_.aliases) {
-            outputs[alias.output] = inputs[alias.input];
+std::vector<Tensor> CallState::new_outputs(std::span<const Tensor> inputs,
+                                           const Shapes& shapes) const {
+    std::vector<Tensor> outputs(shapes.outputs.size());
+    for (const Alias& alias : options_.aliases) outputs[alias.output] = inputs[alias.input];
+    for (std::size_t o = 0; o < outputs.size(); ++o) {
+        const TensorType& type = shapes.outputs[o];
+        if (!outputs[o].defined()) {
+            outputs[o] = Tensor::empty(type.dtype, type.shape, shapes.device);
         }
-        for (std::size_t o = 0; o < outputs.size(); ++o) {
-            const TensorType& type = shapes.outputs[o];
-            if (!outputs[o].defined()) {
-                outputs[o] = Tensor::empty(type.dtype, type.shape, shapes.device);
-            }
-        }
-        return outputs;
     }
+    return outputs;
+}
+
+void CallState::check_outputs(std::span<const Tensor> given, const Shapes& shapes) const {
     if (given.size() != shapes.outputs.size()) {
         user_error("call", "expected {} outputs for kernel `{}` but got {}", shapes.outputs.size(),
                    kernel_.name(), given.size());
@@ -335,7 +351,6 @@ std::vector<Tensor> CallState::output_tensors(std::span<const Tensor> inputs,
                        to_string(shapes.device), to_string(given[o].device()));
         }
     }
-    return outputs;
 }
 
 std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<const Tensor> given,
@@ -347,7 +362,14 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
     if (!has_inputs && !given.empty()) now.device = device_of(given);
     check_aliases(inputs, now);
     const std::shared_ptr<const run::Executable> program = executable(inputs, now);
-    std::vector<Tensor> outputs = output_tensors(inputs, given, now);
+    std::vector<Tensor> made;
+    std::span<const Tensor> outputs = given;
+    if (given.empty()) {
+        made = new_outputs(inputs, now);
+        outputs = made;
+    } else {
+        check_outputs(given, now);
+    }
 
     // Checked before anything is written.
     if (!given.empty() || !options_.aliases.empty()) check_overlap(inputs, outputs);
@@ -387,7 +409,7 @@ std::vector<Tensor> CallState::run(std::span<const Tensor> inputs, std::span<con
         program->compile_ahead(arguments);
     else
         run::launch(program, arguments, sources, outputs);
-    return outputs;
+    return made;
 }
 
 Profile CallState::profile() const {

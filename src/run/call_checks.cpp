@@ -170,12 +170,14 @@ void CallState::check_overlap(std::span<const Tensor> inputs,
             });
     };
     for (std::size_t o = 0; o < outputs.size(); ++o) {
+        const run::ByteRange range = run::byte_range(outputs[o]);
         if (outputs[o].read_only() || run::overlaps_itself(outputs[o])) {
             run::check_writable("call", fmt::format("output {} of kernel `{}`", o, kernel_.name()),
                                 outputs[o]);
         }
         for (std::size_t i = 0; i < inputs.size(); ++i) {
-            if (!aliased(i, o) && run::overlap(inputs[i], outputs[o])) {
+            if (run::byte_range(inputs[i]).meets(range) && !aliased(i, o) &&
+                run::overlap(inputs[i], outputs[o])) {
                 user_error("call",
                            "expected output {} of kernel `{}` apart from `{}` but they share "
                            "memory; declare an alias to update in place",

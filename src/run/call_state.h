@@ -23,8 +23,8 @@ class __attribute__((visibility("hidden"))) CallState {
   public:
     CallState(Kernel kernel, CallOptions options, std::vector<Batching> batchings);
 
-    /// Allocates the outputs if `outputs` is empty, else writes to those. `ahead`: only compiles,
-    /// in the background.
+    /// Allocates outputs, which it returns, if `outputs` is empty, else writes to those. `ahead`:
+    /// only compiles, in the background.
     std::vector<Tensor> run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             bool ahead);
     /// The traced kernel for such inputs; on CPUs in the tiles that the options ask for, unless it
@@ -58,12 +58,17 @@ class __attribute__((visibility("hidden"))) CallState {
     /// Checks what depends only on ranks and dtypes, once for each trace.
     void check_arguments(std::span<const Tensor> inputs, const Shapes& shapes) const;
     void check_aliases(std::span<const Tensor> inputs, const Shapes& shapes) const;
+    /// Calls `put` with each number of the key.
+    template <typename Put>
+    void put_key(std::span<const Tensor> inputs, const Shapes& shapes, Put&& put) const;
     Key key(std::span<const Tensor> inputs, const Shapes& shapes) const;
+    /// True if that is the key.
+    bool is_key(const Key& key, std::span<const Tensor> inputs, const Shapes& shapes) const;
     lang::Signature signature(std::span<const Tensor> inputs, const Shapes& shapes) const;
     std::shared_ptr<const run::Executable> executable(std::span<const Tensor> inputs,
                                                       const Shapes& shapes);
-    std::vector<Tensor> output_tensors(std::span<const Tensor> inputs,
-                                       std::span<const Tensor> given, const Shapes& shapes) const;
+    std::vector<Tensor> new_outputs(std::span<const Tensor> inputs, const Shapes& shapes) const;
+    void check_outputs(std::span<const Tensor> given, const Shapes& shapes) const;
     void check_overlap(std::span<const Tensor> inputs, std::span<const Tensor> outputs) const;
 
     /// The axes of vmap's batches in an argument, outermost first; kNotMapped where it has none.

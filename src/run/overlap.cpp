@@ -13,18 +13,6 @@ namespace tilewright {
 
 namespace {
 
-/// The first byte of a tensor's elements and the one after the last.
-std::pair<const std::byte*, const std::byte*> byte_range(const Tensor& tensor) {
-    std::int64_t low = 0, high = 0;
-    for (std::size_t d = 0; d < tensor.shape().size(); ++d) {
-        const std::int64_t reach = (tensor.shape()[d] - 1) * tensor.strides()[d];
-        (reach < 0 ? low : high) += reach;
-    }
-    const auto* base = static_cast<const std::byte*>(tensor.raw());
-    const int width = size_of(tensor.dtype());
-    return {base + low * width, base + (high + 1) * width};
-}
-
 /// For two views with equal positive strides, such as slices of one packed tensor: whether an index
 /// of each can differ by `distance` elements. `order` lists the remaining dimensions, largest
 /// stride first. Returns true if strides interleave so much that there are too many cases to try.
@@ -69,11 +57,22 @@ bool apart(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
+run::ByteRange run::byte_range(const Tensor& tensor) {
+    if (!tensor.defined()) return {};
+    const Tensor::Dims &shape = tensor.shape(), &strides = tensor.strides();
+    std::int64_t low = 0, high = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+        if (shape[d] == 0) return {};
+        const std::int64_t reach = (shape[d] - 1) * strides[d];
+        (reach < 0 ? low : high) += reach;
+    }
+    const auto* base = static_cast<const std::byte*>(tensor.raw());
+    const int width = size_of(tensor.dtype());
+    return {base + low * width, base + (high + 1) * width};
+}
+
 bool run::overlap(const Tensor& a, const Tensor& b) {
-    if (!a.defined() || !b.defined() || a.size() == 0 || b.size() == 0) return false;
-    const auto [a_low, a_high] = byte_range(a);
-    const auto [b_low, b_high] = byte_range(b);
-    return a_low < b_high && b_low < a_high && !apart(a, b);
+    return byte_range(a).meets(byte_range(b)) && !apart(a, b);
 }
 
 bool run::overlaps_itself(const Tensor& tensor) {

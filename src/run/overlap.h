@@ -1,12 +1,20 @@
 // What may be written: memory that is not read-only and does not overlap what is read.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string_view>
 
 #include "tilewright/tensor.h"
 
 namespace tilewright::run {
+
+/// The bytes from the first to the last element of a tensor; none if it has no elements.
+struct ByteRange {
+    const std::byte *first = nullptr, *end = nullptr;
+    bool meets(const ByteRange& other) const { return first < other.end && other.first < end; }
+};
+ByteRange byte_range(const Tensor& tensor);
 
 /// True if an element of one may be an element of the other; undefined tensors have no elements.
 bool overlap(const Tensor& a, const Tensor& b);

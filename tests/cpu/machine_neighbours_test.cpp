@@ -130,6 +130,30 @@ TEST(MachineNeighbours, BlocksOfManyShapes) {
     }
 }
 
+// Waking a thread takes longer than a small call does; functions are worth more threads.
+TEST(MachineNeighbours, SmallCallsTakeOneThread) {
+    constexpr int kThreads = 16;
+    const auto threads = [](const Blocks& blocks, std::int64_t programs, bool function) {
+        Elementwise kernel(blocks);
+        ir::Builder& b = kernel.test.k.b;
+        const Value sum = b.binary(Op::add, kernel.x(), kernel.bias());
+        kernel.store(function ? b.unary(Op::tanh, sum) : b.binary(Op::mul, sum, sum));
+        kernel.test.k.done();
+        return Neighbours(*compile(kernel.test.k.function)).threads(programs, kThreads);
+    };
+    if (kernels().fused.run == nullptr) {
+        EXPECT_EQ(threads({1, 1024}, 2, false), kThreads);
+        return;
+    }
+    EXPECT_EQ(threads({1, 1024}, 1, false), 1);
+    EXPECT_EQ(threads({1, 1024}, 63, false), 1);
+    EXPECT_EQ(threads({1, 1024}, 64, false), 2);
+    EXPECT_EQ(threads({1, 1024}, 64, true), 6);
+    EXPECT_EQ(threads({1, 1024}, 1 << 30, false), kThreads);
+    EXPECT_EQ(threads({64, 1024}, 2, false), 4);
+    EXPECT_EQ(threads({1, 1 << 18}, 2, false), kThreads);
+}
+
 TEST(MachineNeighbours, OfWideBlocksFewerRunAsOne) {
     const auto most = [](const Blocks& blocks) {
         Elementwise kernel(blocks);
