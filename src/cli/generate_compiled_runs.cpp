@@ -1,5 +1,5 @@
-// Writes cpu/simd/compiled_runs.inl during the build: the fused runs that norms and softmax are
-// lowered to, which the library then has as functions.
+// Writes cpu/simd/compiled_runs.inl during the build: the fused runs that norms, softmax and GELU
+// are lowered to, which the library then has as functions.
 //
 // usage: generate_compiled_runs FILE
 #include <fmt/format.h>
@@ -21,6 +21,7 @@
 #include "ir/parse.h"
 #include "ir/passes/pipeline.h"
 #include "norm/programs.h"
+#include "tilewright/lang.h"
 
 namespace tilewright::cli {
 namespace {
@@ -65,11 +66,14 @@ std::optional<std::string> step_text(const FusedShape& shape) {
             return fmt::format("binary(Op::{}, {}{})", ir::name(key.op), text_of(first),
                                key.value == 0 ? "" : fmt::format(", {}", key.value));
         case Op::fma:
-            if (key.in != DType::f32 || key.value != 0) return {};
-            return fmt::format("fma_with({}, {})", text_of(first), text_of(second));
+            if (key.in != DType::f32 || key.value == FusedKey::kBoth) return {};
+            return fmt::format("fma_with({}, {}{})", text_of(first), text_of(second),
+                               key.value == 0 ? "" : fmt::format(", {}", key.value));
         case Op::exp:
             return key.in == DType::f32 ? std::optional<std::string>("exponential()")
                                         : std::nullopt;
+        case Op::tanh:
+            return key.in == DType::f32 ? std::optional<std::string>("tangent()") : std::nullopt;
         default:
             return {};
     }
@@ -166,10 +170,40 @@ void add_norm_of_long_rows(Runs& runs, DType dtype, bool layer) {
     runs.add(label, norm::backward_long(options), {x, x, row, mean, weight, none, sums, second});
 }
 
+/// GELU of x, of x and a bias, and the same plus a residual. In blocks of several rows a bias of 16
+/// bits is widened once, by another run.
+void add_gelu(Runs& runs, DType dtype, std::int64_t rows) {
+    const BlockSpec row{{rows, kLanes}, [](auto i) { return tilewright::block(i, 0); }};
+    const auto add = [&](const char* name, const Kernel& kernel, std::vector<Tensor> inputs,
+                         std::vector<BlockSpec> in) {
+        runs.add(fmt::format("{} {}", name, tilewright::name(dtype)),
+                 tilewright::call(kernel, {.grid = {kRows / rows},
+                                           .in = std::move(in),
+                                           .out = {row},
+                                           .out_type = {{dtype, {kRows, kLanes}}}}),
+                 inputs);
+    };
+    const Tensor x = Tensor::zeros(dtype, {kRows, kLanes}), bias = Tensor::zeros(dtype, {kLanes});
+    const auto wide = [](const Ref& ref) { return ref.load().to(f32); };
+    add("gelu", kernel("gelu", [=](Ref in, Ref out) { out.store(gelu(wide(in)).to(dtype)); }), {x},
+        {row});
+    add("bias_gelu",
+        kernel("bias_gelu",
+               [=](Ref in, Ref b, Ref out) { out.store(gelu(wide(in) + wide(b)).to(dtype)); }),
+        {x, bias}, {row, BlockSpec()});
+    add("bias_gelu_residual",
+        kernel("bias_gelu_residual",
+               [=](Ref in, Ref b, Ref residual, Ref out) {
+                   out.store((gelu(wide(in) + wide(b)) + wide(residual)).to(dtype));
+               }),
+        {x, bias, x}, {row, BlockSpec(), row});
+}
+
 std::string compiled_runs() {
     Runs runs;
     for (const DType dtype : {f32, bf16, f16}) {
         add_softmax(runs, dtype);
+        for (const std::int64_t rows : {1, 64}) add_gelu(runs, dtype, rows);
         for (const bool layer : {false, true}) {
             add_norm(runs, dtype, layer);
             add_norm_of_long_rows(runs, dtype, layer);

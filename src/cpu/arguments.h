@@ -10,8 +10,9 @@ namespace tilewright::cpu {
 /// the kernel; it names the parameter.
 void check_arguments(const ir::Function& kernel, const ir::Arguments& arguments);
 
-/// The same for a program's kernel, in less time.
 class Program;
+
+/// The same for a program's kernel, in less time.
 void check_arguments(const Program& program, const ir::Arguments& arguments);
 
 }  // namespace tilewright::cpu

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 
+#include "cpu/simd/kernels.h"
 #include "tests/run/support.h"
 
 namespace tilewright {
@@ -68,6 +69,61 @@ TEST(Elementwise, Activations) {
                         return 0.5 * x *
                                (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
                     });
+}
+
+// Runs compiled ahead, where the table has them: the last block of a row overlaps the one before.
+TEST(Elementwise, GeluWithBiasAndResidualIsOneFunction) {
+    constexpr std::int64_t kRows = 6, kLanes = 1000;
+    constexpr std::size_t kCount = kRows * kLanes;
+    std::vector<float> x(kCount), bias(kLanes), residual(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) {
+        x[i] = 0.0625f * static_cast<float>(static_cast<int>(i * 37 % 257) - 128);
+        residual[i] = 0.125f * static_cast<float>(i % 19);
+    }
+    for (std::size_t i = 0; i < kLanes; ++i) bias[i] = 0.25f * static_cast<float>(i % 9) - 1;
+    const auto exact = [](double v) {
+        return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    };
+    const auto wide = [](const Ref& ref) { return ref.load().to(f32); };
+    for (const DType dtype : {f32, bf16, f16}) {
+        const std::vector<Tensor> inputs{Tensor::from_vector(x, {kRows, kLanes}, dtype),
+                                         Tensor::from_vector(bias, {kLanes}, dtype),
+                                         Tensor::from_vector(residual, {kRows, kLanes}, dtype)};
+        const Kernel kernels[] = {
+            kernel("gelu", [=](Ref a, Ref z) { z.store(gelu(wide(a)).to(dtype)); }),
+            kernel("bias",
+                   [=](Ref a, Ref b, Ref z) { z.store(gelu(wide(a) + wide(b)).to(dtype)); }),
+            kernel("residual", [=](Ref a, Ref b, Ref r, Ref z) {
+                z.store((gelu(wide(a) + wide(b)) + wide(r)).to(dtype));
+            })};
+        for (const std::int64_t block : {1, 2, 6}) {
+            const BlockSpec rows{{block, kLanes}, [](auto i) { return tw::block(i, 0); }};
+            for (std::size_t extra = 0; extra < 3; ++extra) {
+                const std::vector<BlockSpec> specs{rows, {}, rows};
+                const auto few = static_cast<std::ptrdiff_t>(extra + 1);
+                const Call program =
+                    tw::call(kernels[extra], {.grid = {kRows / block},
+                                              .in = {specs.begin(), specs.begin() + few},
+                                              .out = {rows},
+                                              .out_type = {{dtype, {kRows, kLanes}}}});
+                const std::vector<Tensor> given(inputs.begin(), inputs.begin() + few);
+                const Tensor z = program.run(given).front();
+                const double half_ulp = dtype == f32 ? 1e-6 : dtype == bf16 ? 0x1p-8 : 0x1p-11;
+                for (std::int64_t i = 0; i < kRows * kLanes; ++i) {
+                    const std::int64_t row = i / kLanes, lane = i % kLanes;
+                    const double b = extra > 0 ? inputs[1].get({lane}) : 0,
+                                 r = extra > 1 ? inputs[2].get({row, lane}) : 0;
+                    const double want = exact(inputs[0].get({row, lane}) + b) + r;
+                    ASSERT_NEAR(z.get({row, lane}), want, 2e-6 + half_ulp * std::abs(want))
+                        << name(dtype) << " " << extra << ": " << row << ", " << lane;
+                }
+                if (!cpu::kernels().fused.compiled) continue;
+                const std::string listing = program.bytecode(given);
+                EXPECT_THAT(listing, testing::HasSubstr("# t")) << listing;
+                EXPECT_THAT(listing, testing::Not(testing::HasSubstr("| "))) << listing;
+            }
+        }
+    }
 }
 
 TEST(Integers, DivideAsNamed) {

@@ -1,4 +1,4 @@
-// Fused runs of norms and softmax, each compiled as one function.
+// Fused runs of norms, softmax and GELU, each compiled as one function.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/simd/vector_compiled_runs.cpp"
 // clang-format off
@@ -59,11 +59,15 @@ constexpr Shape binary(Op op, FusedPlace place, int value = 0) {
 constexpr Shape both(Op op) {
     return {{op, DType::f32, DType::f32, FusedKey::kBoth}, {}};
 }
-constexpr Shape fma_with(FusedPlace b, FusedPlace c) {
-    return {{Op::fma, DType::f32}, {b, c}};
+/// The block's value is operand `value`.
+constexpr Shape fma_with(FusedPlace first, FusedPlace second, int value = 0) {
+    return {{Op::fma, DType::f32, DType::f32, value}, {first, second}};
 }
 constexpr Shape exponential() {
     return {{Op::exp, DType::f32}, {}};
+}
+constexpr Shape tangent() {
+    return {{Op::tanh, DType::f32}, {}};
 }
 constexpr Shape reduce(ir::Reduction reduction) {
     return {{Op::reduce, DType::f32, DType::f32, 0, reduction}, {}};
@@ -226,9 +230,12 @@ struct Row {
             sum = f(d, sum, f(d, f(d, v[0], v[1]), f(d, v[2], v[3])));
         } else if constexpr (kOp == Op::exp) {
             exps(D(), v);
+        } else if constexpr (kOp == Op::tanh) {
+            each<kAtOnce>([&](int i) HWY_ATTR { v[i] = Tanh()(D(), v[i]); });
         } else if constexpr (kOp == Op::fma) {
             each<kAtOnce>([&](int i) HWY_ATTR {
-                v[i] = hn::MulAdd(v[i], other<kStep, 0>(v, i, lane), other<kStep, 1>(v, i, lane));
+                const V a = other<kStep, 0>(v, i, lane), b = other<kStep, 1>(v, i, lane);
+                v[i] = kShape.key.value == 2 ? hn::MulAdd(a, b, v[i]) : hn::MulAdd(v[i], a, b);
             });
         } else if constexpr (kOp == Op::add) {
             binary_step<Add, kStep>(v, lane);

@@ -117,9 +117,13 @@ void unary(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
     next(s, step, lane, TW_VALUES);
 }
 
-/// Functions that need all registers, on one vector at a time.
+/// Functions that need most registers: with 16 of them, on one vector at a time; with 32, on all,
+/// so that the latency of one is hidden by the others.
 template <class F>
 void function(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS) {
+#if HWY_TARGET == HWY_AVX3
+    unary<F>(s, step, lane, TW_VALUES);
+#else
     const D d;
     const F f;
     HWY_ALIGN float block[kBlock];
@@ -133,6 +137,7 @@ void function(State& s, const FusedStep* step, std::int64_t lane, TW_PARAMETERS)
     TW_EACH(X)
 #undef X
     next(s, step, lane, TW_VALUES);
+#endif
 }
 
 /// The operands of a step beside the block's value, vector by vector.
