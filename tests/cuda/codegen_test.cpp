@@ -230,11 +230,11 @@ TEST(Codegen, WhatDoesNotFitIsNamedWithTheRemediesThatApply) {
         return text.find(part) != std::string::npos;
     };
     const std::string scan = message(R"(
-func @scan(%a: ref<f32[8192]>, %b: ref<f32[8192]>) grid [] num_stages 3 {
+func @scan(%a: ref<f32[64, 128]>, %b: ref<f32[64, 128]>) grid [] num_stages 3 {
   %zero = constant 0 : i64
-  %x = load %a[%zero : 8192] : f32[8192]
-  %y = scan %x sum axis 0 : f32[8192]
-  store %b[%zero : 8192], %y
+  %x = load %a[%zero : 64, %zero : 128] : f32[64, 128]
+  %y = scan %x sum axis 0 : f32[64, 128]
+  store %b[%zero : 64, %zero : 128], %y
   yield
 })");
     EXPECT_TRUE(has(scan, "for `scan`; smaller tiles would fit")) << scan;

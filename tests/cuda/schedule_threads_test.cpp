@@ -235,6 +235,7 @@ constexpr const char* kReductions =
     "layout @tile shape [2, 256] reg [1, 256] lane [2, 4, 8, 16, 32] warp [64, 128]\n"
     "layout @rows shape [2] reg [1] lane [0, 0, 0, 0, 0] warp [0, 0]\n"
     "layout @row shape [128] reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]\n"
+    "layout @one shape [1] reg [] lane [0, 0, 0, 0, 0] warp [0, 0]\n"
     "operation of @reduce\n"
     "%x = declare : bf16[2, 256] @tile\n"
     "%l = declare : i16[32] @lanes\n"
@@ -251,7 +252,7 @@ constexpr const char* kReductions =
     "%y = declare : f16[128] @row\n"
     "%z = scan %y sum axis 0 reverse parts : f32[128] @row\n"
     "write_totals %z sum axis 0 reverse writes @c\n"
-    "%u = join_totals %z sum axis 0 reverse reads @c : f16[128] @row\n"
+    "%u, %o = join_totals %z sum axis 0 reverse totals reads @c : f16[128] @row, f16[1] @one\n"
     "%v = scan %l max axis 0 exclusive : i16[32] @lanes\n";
 
 /// A recurrence over several warps, and one in a warp.
@@ -270,7 +271,8 @@ const std::string kCombinations =
     "write_totals %f, %g axis 0 reverse combine writes @c writes @d\n"
     "%u, %w = join_totals %f, %g axis 0 reverse combine reads @c reads @d : "
     "f16[128] @row, i64[128] @row\n"
-    "%v = associative_scan %l axis 0 : i16[32] @lanes { (%va: i16, %vb: i16)\n"
+    "%v, %o = associative_scan %l axis 0 totals : i16[32] @lanes, i16[1] @one "
+    "{ (%va: i16, %vb: i16)\n"
     "%vp = mul %va, %two : i16\n"
     "%vq = sub %vb, %vp : i16\n"
     "yield %vq\n"
@@ -280,6 +282,7 @@ Program program_with_combinations() {
     std::string body = kCombinations;
     body.insert(0,
                 "layout @row shape [128] reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]\n"
+                "layout @one shape [1] reg [] lane [0, 0, 0, 0, 0] warp [0, 0]\n"
                 "buffer @c dtype @u8 rows 1 columns 1024 slots 1 at -1\n"
                 "buffer @d dtype @u8 rows 1 columns 1024 slots 1 at -1\n");
     return program_with(body);
@@ -346,6 +349,8 @@ TEST(ScheduleThreads, ScansGoFromRegistersToLanesToWarps) {
                                 "lane];\n"));
     EXPECT_THAT(text, HasSubstr("    const f32 u_1 = rounded(f16{}, z_0_0_before + z_1);\n"
                                 "    const f32 u_0 = rounded(f16{}, z_0_0_before + z_0);\n"));
+    EXPECT_THAT(text, HasSubstr("    z_0_carry = z_0_carry + z_0_0_all;\n"
+                                "    const f32 o = rounded(f16{}, z_0_carry);\n"));
     EXPECT_THAT(text, HasSubstr("    const i16 v = v_0_0_before;\n"));
 }
 
@@ -448,13 +453,17 @@ TEST(ScheduleThreads, FunctionsCombineRegistersThenLanesThenWarps) {
     EXPECT_THAT(text, HasSubstr("    if (f_warp > 0) {\n"
                                 "        if (f_0_0_has) {\n"));
     EXPECT_THAT(text, HasSubstr("ops::mul(va, i16(2))"));
+    EXPECT_THAT(text, HasSubstr("    i16 v_0_carry0 = v_0_0_total0;\n"
+                                "    const i16 o = v_0_carry0;\n"));
 }
 
 TEST(ScheduleThreads, RulesOfFunctionsOfScansAreCheckedInProgramsThatBreakThem) {
     const Breach breaches[] = {
         {"V26", Level::split, "scan %y, %k axis 0", "scan %y, %k axis 1"},
         {"V26", Level::split, "reverse parts", "reverse"},
-        {"V26", Level::split, "%l axis 0 : i16[32] @l", "%l axis 0 : i32[32] @l"},
+        {"V26", Level::split, "totals : i16[32] @l", "totals : i32[32] @l"},
+        {"V26", Level::split, "i16[1] @l", "i32[1] @l"},
+        {"V26", Level::split, "%l axis 0 totals : i16[32]", "%l axis 0 : i16[32]"},
         {"V26", Level::split, "%va : i16, %vb : i16", "%va : i16, %vb : i32"},
         {"V26", Level::split, "%va : i16, %vb : i16", "%va : i16, %vb : i16, %vc : i16"},
         {"V26", Level::split, "yield %vq", "yield %vq, %vp"},
@@ -496,8 +505,12 @@ TEST(ScheduleThreads, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {
          "reg [1] lane [4, 2, 8, 16, 32] warp [64, 0]"},
         {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
          "reg [1] lane [2, 4, 8, 16, 32] warp [0, 64]"},
-        {"V27", Level::split, "join_totals %z sum axis 0 reverse reads",
-         "join_totals %z sum axis 0 reverse exclusive reads"},
+        {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
+         "reg [32] lane [1, 2, 4, 8, 16] warp [64, 0]"},
+        {"V27", Level::split, "join_totals %z sum axis 0 reverse totals reads",
+         "join_totals %z sum axis 0 reverse exclusive totals reads"},
+        {"V27", Level::split, "f16[1] @l", "f32[1] @l"},
+        {"V27", Level::split, "f16[1] @l5", "f16[128] @l4"},
         {"V27", Level::split, "narrow %q", "narrow %p"},
         {"V27", Level::split, "reads @a : f32[2]", "reads @b : f32[2]"},
         {"V27", Level::split, "  write_parts %p warps [0, 1] writes @a\n", ""},
@@ -506,10 +519,10 @@ TEST(ScheduleThreads, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {
         {"V27", Level::split, "write_totals %z", "write_totals %p"},
         {"V27", Level::split, "write_parts %p warps [0, 1]", "write_parts %p warps [0]"},
         {"V27", Level::split, "sum warps [0, 1] reads", "max warps [0, 1] reads"},
-        {"V27", Level::split, "totals %z sum axis 0 reverse reads", "totals %z sum axis 0 reads"},
+        {"V27", Level::split, "totals %z sum axis 0 reverse totals", "totals %z sum axis 0 totals"},
         {"V27", Level::split, "columns 1024", "columns 512"},
         {"V27", Level::split, "columns 256", "columns 24"},
-        {"V27", Level::split, "reads @c : f16", "reads @c : f64"},
+        {"V27", Level::split, "reads @c : f16[128]", "reads @c : f64[128]"},
     };
     expect_all_broken(
         breaches, [&](Level) { return program_with_reductions(); }, apply);

@@ -209,6 +209,49 @@ TEST(CudaScans, TuplesOfSeveralDtypesAndCapturedScalars) {
     for (const std::string& text : check_scans(cases)) EXPECT_THAT(text, HasSubstr("_combine("));
 }
 
+// What lines combine to is in all threads; past the end of lines, functions change it.
+TEST(CudaScans, LastElementsOfLinesAreThoseOfTheReference) {
+    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
+        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    std::vector<ScanCase> cases;
+    for (const auto& [shape, axis, warps] : {std::tuple{Extents{5, 3}, 1, 1},
+                                             {Extents{3, 77}, 1, 2},
+                                             {Extents{4, 96}, 1, 2},
+                                             {Extents{2, 300}, 1, 4},
+                                             {Extents{64, 6}, 0, 4},
+                                             {Extents{2, 2048}, 1, 2},
+                                             {Extents{2, 4096}, 1, 16},
+                                             {Extents{1, 6144}, 1, 8}}) {
+        for (const bool reverse : {false, true}) {
+            Extents starts(2, 0), sizes = shape;
+            const auto along = static_cast<std::size_t>(axis);
+            starts[along] = reverse ? 0 : shape[along] - 1;
+            sizes[along] = 1;
+            ScanCase made = traced_scan(
+                fmt::format("last_{}_{}_{}{}", fmt::join(shape, "x"), axis, warps,
+                            reverse ? "_reverse" : ""),
+                [=](Ref m, Ref c, Ref n, Ref all, Ref products, Ref sums, Ref running, Ref most) {
+                    const auto maps =
+                        associative_scan(kThen, std::pair(m.load(), c.load()), axis, reverse);
+                    all.store(maps.second);
+                    products.store(slice(maps.first, starts, sizes));
+                    sums.store(slice(maps.second, starts, sizes));
+                    running.store(slice(cumsum(c.load(), axis, reverse), starts, sizes));
+                    most.store(slice(cummax(n.load(), axis, reverse), starts, sizes));
+                },
+                {{DType::i32, shape}, {DType::i32, shape}, {DType::bf16, shape}},
+                {{DType::i32, shape},
+                 {DType::i32, sizes},
+                 {DType::i32, sizes},
+                 {DType::i32, sizes},
+                 {DType::bf16, sizes}});
+            made.function.hints.num_warps = warps;
+            cases.push_back(std::move(made));
+        }
+    }
+    check_scans(cases);
+}
+
 // Several scans in a loop, whose totals go through the same shared memory.
 TEST(CudaScans, ScansInLoops) {
     if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
@@ -352,6 +395,39 @@ TEST(CudaScans, LongLinesAreScannedInPieces) {
     // It would fit shared memory, but not the registers of threads.
     cases.push_back(recurrence(i8, {1, 65536}, 1, false, 0, 0));
     for (const std::string& text : check_scans(cases)) EXPECT_THAT(text, HasSubstr("for (i64"));
+}
+
+// What is carried to the next piece goes through no memory, and neighbouring threads load and store
+// what lies side by side.
+TEST(CudaScans, PiecesCarryInRegistersWhatTheyCombineTo) {
+    const Extents shape = {1, 262144};
+    const auto text_of = [&](const ir::Function& function) {
+        const ir::Function prepared = cuda::prepare(function);
+        cuda::Target target = cuda::target_of("sm_90a");
+        target.facts.assign(4, {.vectors = true, .dense = true});
+        return cuda::generate(prepared, target).source;
+    };
+    const auto count = [](const std::string& text, const std::string& words) {
+        int found = 0;
+        for (std::size_t at = text.find(words); at != std::string::npos;
+             at = text.find(words, at + 1))
+            ++found;
+        return found;
+    };
+    const auto sums = traced_scan("sums", [](Ref x, Ref y) { y.store(cumsum(x.load(), 1)); },
+                                  {{DType::f32, shape}}, {{DType::f32, shape}});
+    for (const ir::Function& function :
+         {recurrence(DType::f32, shape, 1, false, 0, 0).function, sums.function}) {
+        const std::string text = text_of(function);
+        EXPECT_THAT(text, Not(HasSubstr("kBuffer0_data")));
+        const std::string loop = text.substr(text.find("for (i64"));
+        EXPECT_EQ(count(loop, "__syncthreads()"), 2) << loop;
+        EXPECT_THAT(loop, HasSubstr(" + 2048, "));
+    }
+    // Short rows have eight elements a thread.
+    const auto rows = traced_scan("rows", [](Ref x, Ref y) { y.store(cumsum(x.load(), 1)); },
+                                  {{DType::f32, {1, 1024}}}, {{DType::f32, {1, 1024}}});
+    EXPECT_THAT(text_of(rows.function), HasSubstr("sm_90a: 4 warps, 2048 bytes"));
 }
 
 /// The gradients of a recurrence, which shifts along the axis and scans in both directions.

@@ -15,15 +15,44 @@ using ir::Instruction;
 using ir::Op;
 using ir::Value;
 
+namespace {
+
+int scan_axis(const Instruction& scan) {
+    return scan.op == Op::scan ? scan.get<ir::ReduceAttributes>().axis
+                               : scan.get<ir::CombineAttributes>().axis;
+}
+
+bool is_reverse(const Instruction& scan) {
+    return scan.op == Op::scan ? scan.get<ir::ReduceAttributes>().reverse
+                               : scan.get<ir::CombineAttributes>().reverse;
+}
+
+/// How many bits of an axis a thread has that scans neighbours: in rows a vector, so that threads
+/// load and store what lies side by side; what a thread has besides follows after all threads.
+/// Along other axes all that it has, and where a function would begin with places past the end.
+int neighbour_bits(const KernelFacts& facts, const Instruction& scan, int axis) {
+    constexpr int kVectorBytes = 16, kFewest = 2;
+    const ir::Shape& shape = facts.type(scan.result()).shape;
+    const bool begins_outside =
+        scan.op != Op::scan && is_reverse(scan) && cover(shape[axis]).size() != shape[axis];
+    if (axis + 1 != shape.rank() || begins_outside) return cover(shape[axis]).bits;
+    int bytes = 1, bits = kFewest;
+    for (const Value result : scan.results)
+        bytes = std::max(bytes, size_of(facts.type(result).dtype));
+    while ((bytes << bits) < kVectorBytes) ++bits;
+    return bits;
+}
+
+}  // namespace
+
 Layout scan_layout(const KernelFacts& facts, const Instruction& made) {
     const ir::Shape& shape = facts.type(made.result()).shape;
-    const int axis = made.op == Op::scan ? made.get<ir::ReduceAttributes>().axis
-                                         : made.get<ir::CombineAttributes>().axis;
+    const int axis = scan_axis(made);
     Layout layout(shape, facts.warps());
     const int bits = cover(shape[axis]).bits;
     const int lanes = std::min(5, std::max(0, bits - 2));
     const int warps = std::min(static_cast<int>(layout.warp.size()), std::max(0, bits - lanes - 2));
-    const int chunk = bits - lanes - warps;
+    const int chunk = std::min(bits - lanes - warps, neighbour_bits(facts, made, axis));
     for (int bit = 0; bit < chunk; ++bit) layout.reg.push_back(layout.basis(axis, bit));
     for (int bit = 0; bit < lanes; ++bit) {
         layout.lane[bit] = layout.basis(axis, chunk + bit);
@@ -31,6 +60,8 @@ Layout scan_layout(const KernelFacts& facts, const Instruction& made) {
     for (int bit = 0; bit < warps; ++bit) {
         layout.warp[bit] = layout.basis(axis, chunk + lanes + bit);
     }
+    for (int bit = chunk + lanes + warps; bit < bits; ++bit)
+        layout.reg.push_back(layout.basis(axis, bit));
     std::vector<std::uint64_t> rest;
     for (int a = shape.rank() - 1; a >= 0; --a) {
         for (int bit = 0; a != axis && bit < cover(shape[a]).bits; ++bit) {
@@ -46,6 +77,31 @@ Layout scan_layout(const KernelFacts& facts, const Instruction& made) {
     }
     layout.reg.insert(layout.reg.end(), rest.begin() + next, rest.end());
     return layout;
+}
+
+std::vector<std::vector<Value>> totals_of(const KernelFacts& facts, const Instruction& scan) {
+    const bool folds = scan.op == Op::scan;
+    const int axis = scan_axis(scan);
+    const bool reverse = is_reverse(scan);
+    std::vector<std::vector<Value>> found(scan.results.size());
+    const ir::Shape& shape = facts.type(scan.result()).shape;
+    // A function is applied to what lies past the end of a line, too.
+    if (folds ? scan.get<ir::ReduceAttributes>().exclusive
+              : !reverse && cover(shape[axis]).size() != shape[axis])
+        return found;
+    ir::walk(facts.function().body, [&](const Instruction& made) {
+        if (made.op != Op::slice) return;
+        const auto at = std::find(scan.results.begin(), scan.results.end(), made.operands[0]);
+        if (at == scan.results.end()) return;
+        const auto& slice = made.get<ir::SliceAttributes>();
+        for (int a = 0; a < shape.rank(); ++a) {
+            const auto d = static_cast<std::size_t>(a);
+            const std::int64_t start = a == axis && !reverse ? shape[a] - 1 : 0;
+            if (slice.starts[d] != start || slice.sizes[d] != (a == axis ? 1 : shape[a])) return;
+        }
+        found[static_cast<std::size_t>(at - scan.results.begin())].push_back(made.result());
+    });
+    return found;
 }
 
 Layout home_of(const KernelFacts& facts, const Layouts& layouts, Value value) {
@@ -206,11 +262,12 @@ Layouts assign_layouts(const KernelFacts& facts, const DotPlans& dot_plans,
         if (made.op != Op::scan && made.op != Op::associative_scan) return;
         const Layout layout = scan_layout(facts, made);
         for (const Value result : made.results) seed(result, layout);
+        for (const auto& slices : totals_of(facts, made)) {
+            for (const Value slice : slices) seed(slice, layout.narrowed(facts.type(slice).shape));
+        }
         // Rows are read as they are scanned: a thread's neighbours are vectors, and no element has
         // to move.
-        if (made.op == Op::scan ||
-            made.get<ir::CombineAttributes>().axis + 1 != layout.shape.rank())
-            return;
+        if (scan_axis(made) + 1 != layout.shape.rank()) return;
         for (std::size_t i = 0; i < made.results.size(); ++i) seed(made.operands[i], layout);
     });
     std::stable_sort(

@@ -22,5 +22,9 @@ Layout home_of(const KernelFacts& facts, const Layouts& layouts, ir::Value value
 
 /// The layout in which a scan runs: its axis has the lowest bits of registers, lanes and warps.
 Layout scan_layout(const KernelFacts& facts, const ir::Instruction& scan);
+/// Slices with the last elements of a scan's lines, in its order: what the lines combine to, which
+/// every thread knows. For each result of the scan; none where threads do not know it.
+std::vector<std::vector<ir::Value>> totals_of(const KernelFacts& facts,
+                                              const ir::Instruction& scan);
 
 }  // namespace tilewright::cuda

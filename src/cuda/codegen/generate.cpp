@@ -30,7 +30,6 @@ constexpr std::int64_t kMaxTile = 65536;         // elements: 128 registers of 5
 constexpr std::int64_t kMaxAccumulator = 32768;  // f32 elements of a dot
 constexpr std::int64_t kMaxOperandBytes = 65536;
 constexpr int kMaxWarps = 16;
-constexpr std::int64_t kScanned = 4096;  // elements of a piece of a long line: 8 a thread
 
 struct Size {
     std::string_view arch;
@@ -168,10 +167,27 @@ bool has_wide_tiles(const ir::Function& kernel) {
     return wide;
 }
 
-bool has_functions(const ir::Function& kernel) {
+/// Elements of a piece of a long line: as many as threads can scan while they load the next piece,
+/// with 16 words for what they scan.
+std::int64_t scanned_at_once(const ir::Function& kernel) {
+    constexpr std::int64_t kWords = 16, kMost = 8192, kFewest = 1024, kWordBytes = 4;
+    const int warps = kernel.hints.num_warps > 0 ? kernel.hints.num_warps : kMaxWarps;
+    std::int64_t tiles = 0, words = 1;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        if (is_scan(made)) tiles += std::ssize(made.results);
+        for (const ir::Value result : made.results) {
+            if (kernel.type(result).is_scalar()) continue;
+            words = std::max<std::int64_t>(words, size_of(kernel.type(result).dtype) / kWordBytes);
+        }
+    });
+    std::int64_t elements = kMost;
+    while (elements > kFewest && elements * tiles * words > kWords * 32 * warps) elements /= 2;
+    return elements;
+}
+
+bool has_scans(const ir::Function& kernel) {
     bool found = false;
-    ir::walk(kernel.body,
-             [&](const ir::Instruction& made) { found |= made.op == Op::associative_scan; });
+    ir::walk(kernel.body, [&](const ir::Instruction& made) { found |= is_scan(made); });
     return found;
 }
 
@@ -188,7 +204,7 @@ bool loads_in_loops(const ir::Function& kernel) {
 }
 
 /// Warps for a kernel without a hint: about 64 accumulators, or 32 elements a thread, 16 where
-/// loops load tiles or rows are scanned with functions, 8 where they are sorted.
+/// loops load tiles, 8 where lines are scanned or sorted.
 int choose_warps(const ir::Function& kernel) {
     if (kernel.hints.num_warps > 0) {
         int warps = 1;
@@ -212,9 +228,9 @@ int choose_warps(const ir::Function& kernel) {
         }
         return warps;
     }
-    const int elements = has_sorts(kernel)                                 ? 8
-                         : loads_in_loops(kernel) || has_functions(kernel) ? 16
-                                                                           : 32;
+    const int elements = has_sorts(kernel) || has_scans(kernel) ? 8
+                         : loads_in_loops(kernel)               ? 16
+                                                                : 32;
     while (warps < kMaxWarps && tile > std::int64_t{warps} * 32 * elements) warps *= 2;
     return warps;
 }
@@ -317,7 +333,7 @@ ir::Function prepare(ir::Function kernel) {
         ir::optimise(cut);
         return cut;
     }
-    const ir::StreamScansReport streamed = ir::stream_scans(cut, wide ? kScanned / 2 : kScanned);
+    const ir::StreamScansReport streamed = ir::stream_scans(cut, scanned_at_once(cut));
     if (streamed.changed()) {
         ir::optimise(cut);
         // Few elements a thread, so that all loads can be an iteration ahead.

@@ -1,6 +1,7 @@
 // Scans: operations across registers, lanes and warps.
 #include "cuda/codegen/lower_scans.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -24,6 +25,23 @@ ir::Function combine_of(const Instruction& scan) {
     return mod;
 }
 
+/// Adds the totals of a scan's lines to its results where slices want them, and holds them as
+/// these.
+void add_totals(Lowering& cx, const Instruction& made, schedule::Instruction& scan,
+                const Layout& layout, int axis) {
+    const std::vector<std::vector<Value>> slices = totals_of(cx.facts, made);
+    const auto wanted = [](const std::vector<Value>& values) { return !values.empty(); };
+    if (std::none_of(slices.begin(), slices.end(), wanted)) return;
+    scan.flag("totals");
+    const Layout totals = schedule::totals_layout(layout, axis);
+    for (std::size_t i = 0; i < made.results.size(); ++i) {
+        const Value result = made.results[i];
+        scan.results.push_back(
+            cx.add(fmt::format("v{}total", result.id), totals, cx.type(result).dtype));
+        for (const Value slice : slices[i]) cx.hold(slice, {totals, scan.results.back()});
+    }
+}
+
 }  // namespace
 
 void lower_scan(Lowering& cx, const Instruction& made) {
@@ -36,7 +54,11 @@ void lower_scan(Lowering& cx, const Instruction& made) {
     const bool across = schedule::count_along(layout, layout.warp, axis) > 0;
     schedule::Instruction same = schedule::tile_instruction(cx.function, made);
     same.operands = {elements};
-    if (!across) return cx.hold(result, cx.result_of(cx.append(same), base, layout, dtype));
+    if (!across) {
+        schedule::Instruction& whole = cx.append(same);
+        cx.hold(result, cx.result_of(whole, base, layout, dtype));
+        return add_totals(cx, made, whole, layout, axis);
+    }
     schedule::Instruction& scan = cx.append(same);
     const schedule::Value parts =
         cx.result_of(scan.flag("parts"), base, layout, schedule::combined_dtype(dtype)).value;
@@ -49,6 +71,7 @@ void lower_scan(Lowering& cx, const Instruction& made) {
     join.attributes = same.attributes;
     join.with_symbol("reads", buffer_name(id));
     cx.hold(result, cx.result_of(join, base + "s", layout, dtype));
+    add_totals(cx, made, join, layout, axis);
 }
 
 std::string no_combine_text(const Instruction& scan) {
@@ -71,8 +94,8 @@ void lower_associative_scan(Lowering& cx, const Instruction& made) {
     const std::size_t count = made.results.size();
     const std::string base = fmt::format("v{}", made.result().id);
     schedule::Instruction scan = schedule::tile_instruction(cx.function, made);
-    const bool across =
-        schedule::count_along(layout, layout.warp, static_cast<int>(scan.number("axis"))) > 0;
+    const int axis = static_cast<int>(scan.number("axis"));
+    const bool across = schedule::count_along(layout, layout.warp, axis) > 0;
     schedule::Instruction write = schedule::make(schedule::Op::write_totals, {});
     write.attributes = scan.attributes;
     write.flag("combine");
@@ -113,7 +136,10 @@ void lower_associative_scan(Lowering& cx, const Instruction& made) {
         return of.results;
     };
     std::vector<schedule::Value> results = add_results(scan, "");
-    if (across) scan.flag("parts");
+    if (across)
+        scan.flag("parts");
+    else
+        add_totals(cx, made, scan, layout, axis);
     const std::int64_t lines = std::ssize(schedule::lines_of_scan(layout, scan));
     cx.append(std::move(scan));
     if (across) {
@@ -124,6 +150,7 @@ void lower_associative_scan(Lowering& cx, const Instruction& made) {
             join.with_symbol("reads", buffer_name(id));
         }
         results = add_results(join, "s");
+        add_totals(cx, made, join, layout, axis);
         cx.append(std::move(write));
         cx.append(std::move(join));
     }

@@ -124,6 +124,7 @@ void lower_reshape(Lowering& cx, const Instruction& made) {
 }
 
 void lower_slice(Lowering& cx, const Instruction& made) {
+    if (cx.find(made.result()) != nullptr) return;  // a scan's totals
     const Value source = made.operands[0];
     const auto& attributes = made.get<ir::SliceAttributes>();
     const ir::Type& from = cx.type(source);

@@ -10,11 +10,12 @@ namespace tilewright::cuda::schedule {
 /// Such a scan, whose variables are named after its first result, `base`.
 struct ThreadPrinter::CombineScan {
     CombineScan(const ThreadPrinter& printer, const Instruction& made,
-                const std::vector<Value>& values)
+                std::span<const Value> values)
         : layout(printer.layout(values[0])),
           base(printer.p_.value_name(values[0])),
           axis(static_cast<int>(made.number("axis"))),
           reverse(made.has("reverse")),
+          has_totals(made.has("totals")),
           lanes(count_along(layout, layout.lane, axis)),
           warps(count_along(layout, layout.warp, axis)),
           lines(lines_of_scan(layout, made)) {
@@ -52,13 +53,13 @@ struct ThreadPrinter::CombineScan {
         return layout.unpack(bases[0])[static_cast<std::size_t>(axis)];
     }
     bool is_carried(std::size_t line) const {
-        return line + 1 < lines.size() && !lines[line + 1].begins;
+        return has_totals || (line + 1 < lines.size() && !lines[line + 1].begins);
     }
 
     const Layout& layout;
     std::string base;
     int axis;
-    bool reverse;
+    bool reverse, has_totals;
     int lanes, warps;  ///< bits of their numbers along the axis, the lowest ones
     std::vector<ScanLine> lines;
     std::vector<DType> dtypes;
@@ -190,8 +191,8 @@ void ThreadPrinter::precede(const CombineScan& scan, std::size_t line_index, con
 }
 
 void ThreadPrinter::finish_combined(const CombineScan& scan, std::size_t line_index,
-                                    const std::vector<Names>& sums,
-                                    const std::vector<Value>& results, const Names& total) {
+                                    const std::vector<Names>& sums, std::span<const Value> results,
+                                    const Names& total) {
     const std::string& p = scan.names[line_index];
     const std::vector<int>& members = scan.lines[line_index].registers;
     const bool begins = scan.lines[line_index].begins;
@@ -235,7 +236,8 @@ Names ThreadPrinter::total_of(const CombineScan& scan, std::size_t line_index,
 }
 
 void ThreadPrinter::combine_scan(const Instruction& made) {
-    const CombineScan scan(*this, made, made.results);
+    const std::span<const Value> results(made.results.data(), made.operands.size());
+    const CombineScan scan(*this, made, results);
     combining_function(made, scan);
     number_threads(scan.base, scan.reverse, scan.lanes, scan.warps);
     const bool parts = made.has("parts");
@@ -243,12 +245,22 @@ void ThreadPrinter::combine_scan(const Instruction& made) {
     for (std::size_t k = 0; k < scan.size(); ++k) {
         elements.push_back(registers(made.operands[k]));
         sums.push_back(
-            parts ? registers(made.results[k])
+            parts ? registers(results[k])
                   : numbered(fmt::format("{}_s{}", scan.base, k), scan.layout.registers()));
     }
     for (std::size_t i = 0; i < scan.lines.size(); ++i) {
         combine_lanes(scan, i, elements, sums, parts);
-        if (!parts) finish_combined(scan, i, sums, made.results, total_of(scan, i, sums));
+        if (!parts) finish_combined(scan, i, sums, results, total_of(scan, i, sums));
+    }
+    combined_totals(scan, made);
+}
+
+void ThreadPrinter::combined_totals(const CombineScan& scan, const Instruction& made) {
+    for (std::size_t k = 0; made.has("totals") && k < scan.size(); ++k) {
+        Names carries;
+        for (const std::string& carry : scan.carries)
+            carries.push_back(fmt::format("{}{}", carry, k));
+        totals(scan.lines, scan.axis, scan.layout, made.results[scan.size() + k], carries);
     }
 }
 
@@ -337,8 +349,9 @@ void ThreadPrinter::join_combined(const Instruction& made) {
         precede(scan, i, earlier);
         --depth_;
         line("}}");
-        finish_combined(scan, i, parts, made.results, all);
+        finish_combined(scan, i, parts, std::span(made.results).first(scan.size()), all);
     }
+    combined_totals(scan, made);
 }
 
 }  // namespace tilewright::cuda::schedule

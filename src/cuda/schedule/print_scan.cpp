@@ -102,6 +102,23 @@ void ThreadPrinter::finish_line(const Scan& scan, std::size_t line_index, const 
     line("{0} = {1};", carry, scan.joined(carry, total));
 }
 
+void ThreadPrinter::totals(const std::vector<ScanLine>& lines, int axis, const Layout& of,
+                           Value result, const Names& carries) {
+    const DType out = dtype(result);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+        if (!lines[i].begins) continue;
+        Coordinates at = of.register_coordinates(lines[i].registers.front());
+        at[static_cast<std::size_t>(axis)] = 0;
+        const int reg = layout(result).find_register(at);
+        std::string value = carries[i];
+        if (combined_dtype(out) != out) {
+            value = fmt::format("rounded({}{{}}, {})", storage_type(out), value);
+        }
+        line("const {} {} = {};", register_type(out),
+             registers(result)[static_cast<std::size_t>(reg)], value);
+    }
+}
+
 void ThreadPrinter::number_threads(const std::string& base, bool reverse, int lane_bits,
                                    int warp_bits) {
     const auto number = [&](const char* of, int bits) {
@@ -130,6 +147,8 @@ void ThreadPrinter::scan(const Instruction& made) {
             scan, i, sums, result,
             scan.lanes > 0 ? scan.names[i] + "_total" : sums[scan.lines[i].registers.back()]);
     }
+    if (made.has("totals"))
+        totals(scan.lines, scan.axis, scan.layout, made.results[1], scan.carries);
 }
 
 void ThreadPrinter::write_totals(const Instruction& made) {
@@ -182,6 +201,8 @@ void ThreadPrinter::join_totals(const Instruction& made) {
         line("{0}_before = {1};", p, scan.joined(p + "_warps", p + "_before"));
         finish_line(scan, i, registers(parts), made.result(), p + "_all");
     }
+    if (made.has("totals"))
+        totals(scan.lines, scan.axis, scan.layout, made.results[1], scan.carries);
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -17,6 +17,29 @@ std::string total_of_lane(int last, bool reverse) {
     return reverse ? fmt::format("{0} - (lane & {0})", last) : fmt::format("(lane & {})", last);
 }
 
+std::int64_t neighbours_along(const Layout& layout, int axis) {
+    std::int64_t count = 1;
+    for (bool more = true; more;) {
+        more = false;
+        for (const std::uint64_t basis : layout.reg) {
+            if (layout.unpack(basis)[static_cast<std::size_t>(axis)] != count) continue;
+            count *= 2;
+            more = true;
+        }
+    }
+    return count;
+}
+
+std::size_t scanned_tiles(const Instruction& scan) {
+    return scan.has("totals") ? scan.results.size() / 2 : scan.results.size();
+}
+
+Layout totals_layout(const Layout& layout, int axis) {
+    std::vector<std::int64_t> extents(layout.shape.dims().begin(), layout.shape.dims().end());
+    extents[static_cast<std::size_t>(axis)] = 1;
+    return layout.narrowed(ir::Shape(std::span<const std::int64_t>(extents)));
+}
+
 std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan) {
     const auto axis = static_cast<std::size_t>(scan.number("axis"));
     const bool reverse = scan.has("reverse");
@@ -27,7 +50,10 @@ std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& sca
         at[axis] = 0;
         lines[at][along] = r;
     }
-    const std::int64_t run = std::int64_t{1} << cover(layout.shape[static_cast<int>(axis)]).bits;
+    const int number = static_cast<int>(axis);
+    const std::int64_t run =
+        neighbours_along(layout, number)
+        << (count_along(layout, layout.lane, number) + count_along(layout, layout.warp, number));
     std::vector<ScanLine> result;
     for (const auto& [rest, members] : lines) {
         std::int64_t last = INT64_MIN;

@@ -9,8 +9,8 @@
 
 namespace tilewright::cuda::schedule {
 
-/// Registers of a scan that are neighbours along its axis, in its order: those of a repeat of the
-/// layout, of which a thread has the ones between two lanes.
+/// Registers of a scan that are neighbours along its axis, in its order: a thread has those between
+/// two lanes. Other registers have what lies beyond all lanes and warps.
 struct ScanLine {
     bool begins = false;  ///< nothing stands before it but what other threads have
     std::vector<int> registers;
@@ -26,6 +26,12 @@ constexpr bool joins_in_lanes(int lanes, int warps) {
 }
 /// The warp, among those of an axis with the last number `last`, whose total a lane takes then.
 std::string total_of_lane(int last, bool reverse);
+/// Neighbours along an axis in a thread's registers.
+std::int64_t neighbours_along(const Layout& layout, int axis);
+/// How many tiles a scan scans, or joins. With `totals`, as many results follow: what each line
+/// combines to, in every thread that has a part of it.
+std::size_t scanned_tiles(const Instruction& scan);
+Layout totals_layout(const Layout& layout, int axis);
 std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& scan);
 
 }  // namespace tilewright::cuda::schedule

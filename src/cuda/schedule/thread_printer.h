@@ -33,6 +33,8 @@ struct AccessText {
     Names position;       ///< per register: coordinate along the vector axis
 };
 
+struct ScanLine;
+
 class ThreadPrinter {
   public:
     explicit ThreadPrinter(const Program& program)
@@ -104,6 +106,9 @@ class ThreadPrinter {
     void scan_lanes(const Scan& scan, std::size_t line, const Names& elements, const Names& sums);
     void finish_line(const Scan& scan, std::size_t line, const Names& sums, Value result,
                      std::string total);
+    /// Variables of the totals of lines, from those with what is carried to the end of each.
+    void totals(const std::vector<ScanLine>& lines, int axis, const Layout& of, Value result,
+                const Names& carries);
     void combine_scan(const Instruction& made);
     void write_combined(const Instruction& made);
     void join_combined(const Instruction& made);
@@ -116,7 +121,8 @@ class ThreadPrinter {
                        bool parts);
     void precede(const CombineScan& scan, std::size_t line, const Names& earlier);
     void finish_combined(const CombineScan& scan, std::size_t line, const std::vector<Names>& sums,
-                         const std::vector<Value>& results, const Names& total);
+                         std::span<const Value> results, const Names& total);
+    void combined_totals(const CombineScan& scan, const Instruction& made);
     static Names total_of(const CombineScan& scan, std::size_t line,
                           const std::vector<Names>& sums);
     void clear(const Instruction& made);

@@ -74,12 +74,8 @@ Broken broken_scan(const Program& p, const Instruction& made, Value source, Valu
         return broken("%{} has another dtype than the elements of %{}", name, p.value_name(source));
     }
     const int axis = axis_of(made);
-    std::int64_t next = std::int64_t{1} << thread_bits_along(layout, layout.reg, axis).size();
-    for (const std::uint64_t basis : layout.reg) {
-        if (layout.unpack(basis)[static_cast<std::size_t>(axis)] >= next) {
-            return broken("elements that a thread scans for %{} are not neighbours", name);
-        }
-    }
+    const std::int64_t neighbours = neighbours_along(layout, axis);
+    std::int64_t next = neighbours;
     for (const auto* bases : {&layout.lane, &layout.warp}) {
         const std::vector<std::int64_t> bits = thread_bits_along(layout, *bases, axis);
         for (std::size_t i = 0; i < bits.size(); ++i, next *= 2) {
@@ -90,8 +86,34 @@ Broken broken_scan(const Program& p, const Instruction& made, Value source, Valu
             }
         }
     }
+    for (const std::uint64_t basis : layout.reg) {
+        const std::int64_t at = layout.unpack(basis)[static_cast<std::size_t>(axis)];
+        if (at >= neighbours && at < next) {
+            return broken("elements that a thread scans for %{} are not neighbours", name);
+        }
+    }
     if (!thread_bits_along(layout, layout.warp, axis).empty() != made.has("parts")) {
         return broken("the warps have {} of %{}", made.has("parts") ? "all" : "parts", name);
+    }
+    return std::nullopt;
+}
+
+/// Totals of lines follow the tiles of a scan that has them.
+Broken broken_totals(const Program& p, const Instruction& made) {
+    const std::size_t count = scanned_tiles(made);
+    for (std::size_t i = count; i < made.results.size(); ++i) {
+        const Value of = made.results[i - count];
+        const std::string& name = p.value_name(made.results[i]);
+        if (made.has("parts") || made.has("exclusive")) {
+            return broken("%{} is no total of all elements of %{}", name, p.value_name(of));
+        }
+        if (layout_in(p, made.results[i]) != totals_layout(layout_in(p, of), axis_of(made)) ||
+            p.type(made.results[i]).type.dtype != p.type(of).type.dtype) {
+            return broken("%{} has not the type of totals of %{}", name, p.value_name(of));
+        }
+    }
+    if (made.results.size() != (made.has("totals") ? 2 : 1) * made.operands.size()) {
+        return broken("%{} has not one total for each tile", p.value_name(made.results[0]));
     }
     return std::nullopt;
 }
@@ -100,7 +122,7 @@ Broken broken_scan(const Program& p, const Instruction& made, Value source, Valu
 /// many, from scalars alone.
 Broken broken_function(const Program& p, const Instruction& made) {
     const std::string& name = p.value_name(made.result());
-    const std::size_t count = made.results.size();
+    const std::size_t count = scanned_tiles(made);
     if (made.operands.size() != count || made.blocks.size() != 1 ||
         made.blocks[0].arguments.size() != 2 * count || made.blocks[0].body.empty()) {
         return broken("%{} has no function of two elements each", name);
@@ -170,14 +192,15 @@ Broken broken_transfer(const Program& p, const Instruction& made, const Parts& p
     if (reduction_of(made) != reduction_of(origin)) {
         return broken("parts of %{} are combined by another operation", name);
     }
-    for (std::size_t i = 0; i < made.results.size(); ++i) {
+    const std::size_t count = scans ? scanned_tiles(made) : made.results.size();
+    for (std::size_t i = 0; i < count; ++i) {
         ValueType joined = p.type(made.results[i]);
         if (scans && !made.has("combine")) joined.type.dtype = combined_dtype(joined.type.dtype);
-        if (made.results.size() != made.operands.size() || joined != p.type(made.operands[i])) {
+        if (count != made.operands.size() || joined != p.type(made.operands[i])) {
             return broken("%{} has another type than %{}", p.value_name(made.results[i]), name);
         }
     }
-    return std::nullopt;
+    return scans ? broken_totals(p, made) : std::nullopt;
 }
 
 }  // namespace
@@ -186,14 +209,15 @@ Broken reductions(const Program& p) {
     return first(p.body, [&](const Instruction& made) -> Broken {
         if (made.is(ir::Op::reduce)) return broken_reduction(p, made);
         if (made.is(ir::Op::scan)) {
-            return broken_scan(p, made, made.operands.at(0), made.result());
+            Broken found = broken_scan(p, made, made.operands.at(0), made.result());
+            return found ? found : broken_totals(p, made);
         }
         if (made.is(ir::Op::associative_scan)) {
             Broken found = broken_function(p, made);
-            for (std::size_t i = 0; !found && i < made.results.size(); ++i) {
+            for (std::size_t i = 0; !found && i < scanned_tiles(made); ++i) {
                 found = broken_scan(p, made, made.operands[i], made.results[i]);
             }
-            return found;
+            return found ? found : broken_totals(p, made);
         }
         if (made.is(Op::narrow)) {
             const ValueType &from = p.type(made.operands.at(0)), &to = p.type(made.result());

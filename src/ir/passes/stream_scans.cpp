@@ -300,18 +300,24 @@ class Streaming {
                 results[0] = builder_.binary(Op::add, results[0], by);
             }
             if (is_scan(made.op) && axis_of(made) == axes_.at(made.results[0])) {
-                if (!carries.empty()) {
-                    results =
-                        joined(made, carries.subspan(next.size(), results.size()), results, now);
+                // The piece's own total is known before its elements are joined.
+                std::vector<Value> totals;
+                for (const Value result : results) {
+                    totals.push_back(last_of(result, axis_of(made)));
                 }
-                for (const Value result : results) next.push_back(last_of(result, axis_of(made)));
+                if (!carries.empty()) {
+                    const auto carried = carries.subspan(next.size(), results.size());
+                    results = joined(made, carried, results, now);
+                    totals = joined(made, carried, totals, now);
+                }
+                next.insert(next.end(), totals.begin(), totals.end());
             }
             for (std::size_t i = 0; i < results.size(); ++i) now[made.results[i]] = results[i];
         }
         return next;
     }
 
-    /// What is carried, and after it the results of a piece.
+    /// What is carried, and after it the results of a piece, or its totals.
     std::vector<Value> joined(const Instruction& scan, std::span<const Value> carried,
                               const std::vector<Value>& results,
                               const std::map<Value, Value>& now) {
