@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <future>
 #include <random>
 #include <thread>
 #include <vector>
@@ -110,6 +111,20 @@ TEST_F(CudaFirstCalls, RunCompactKernelsUntilTheOthersAreCompiled) {
     expect(forward, 0, 0);
     EXPECT_TRUE(becomes_full(backward));
     expect(backward, 0, 0);
+}
+
+TEST_F(CudaFirstCalls, OfTwoThreadsWaitForTheSameCompactKernel) {
+    const Setting on("TILEWRIGHT_COMPACT", "1"), slow("TW_FAKE_COMPILE_SECONDS", "2");
+    const AttentionOptions options = new_mod();
+    const Counts before;
+    const auto start = std::chrono::steady_clock::now();
+    const auto first = std::async(std::launch::async, [&] { attention(x, x, x, options); });
+    while (Counts().first == before.first) std::this_thread::yield();  // it compiles for 0.2 s
+    attention(x, x, x, options);
+    first.wait();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(1500));
+    EXPECT_EQ(Counts().kept, before.kept);
+    EXPECT_EQ(Counts().first, before.first + 1);
 }
 
 TEST_F(CudaFirstCalls, OfCompactKernelsAreRecordedLater) {

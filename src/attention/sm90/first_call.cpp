@@ -96,6 +96,13 @@ Queued& queued() {
     return *kQueued;
 }
 
+/// Variants whose compact kernels were asked for, by device: ready once they are loaded or failed.
+auto& begun() {
+    static auto* const kBegun = new Memo<std::pair<std::string, int>, std::shared_future<void>>(
+        "first calls of the Hopper engine", 512);
+    return *kBegun;
+}
+
 bool are_compiled(const std::vector<cuda::CompileRequest>& units) {
     return std::all_of(units.begin(), units.end(), cuda::is_compiled);
 }
@@ -123,17 +130,26 @@ void compile_ahead(const std::vector<cuda::CompileRequest>& units) {
     for (const cuda::CompileRequest& unit : units) cuda::compile_in_background(unit);
 }
 
-bool begins_compact(const FirstCall& call, const std::string& variant, int device,
-                    const std::vector<cuda::CompileRequest>& units) {
-    static auto* const kBegun =
-        new Memo<std::pair<std::string, int>, bool>("first calls of the Hopper engine", 512);
+std::optional<std::promise<void>> begins_compact(const FirstCall& call, const std::string& variant,
+                                                 int device,
+                                                 const std::vector<cuda::CompileRequest>& units) {
     const std::pair<std::string, int> key{variant, device};
-    if (kBegun->find(key) || are_compiled(units) || !may_be_compact(call)) return false;
-    kBegun->put(key, true);
+    if (begun().find(key) || are_compiled(units) || !may_be_compact(call)) return std::nullopt;
+    std::promise<void> loading;
+    begun().put(key, loading.get_future().share());
+    return loading;
+}
+
+void await_compact(const FirstCall& call, const std::string& variant, int device) {
+    if (!allows_compact(call)) return;
+    if (const auto loading = begun().find(std::pair(variant, device))) loading->wait();
+}
+
+void runs_compact(const FirstCall& call, int device,
+                  const std::vector<cuda::CompileRequest>& units) {
     queued().add(device, products_of(*call.spec), /*always=*/true);
     debug_log("attention", "sm90: this call runs compact kernels in place of {}",
               units.front().name);
-    return true;
 }
 
 bool stays_compact(const FirstCall& call, int device,

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <future>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,10 +30,19 @@ bool compile_compact(const FirstCall& call, const std::vector<cuda::CompileReque
 /// text of a process at a time, so the unit that a call waits for longest comes first.
 void compile_ahead(const std::vector<cuda::CompileRequest>& units);
 
-/// May this call run compact kernels in place of those of `units`? Only the first that asks, for
-/// each variant and device.
-bool begins_compact(const FirstCall& call, const std::string& variant, int device,
-                    const std::vector<cuda::CompileRequest>& units);
+/// May this call load compact kernels in place of those of `units`? Only the first that asks, for
+/// each variant and device; others wait in `await_compact` until the promise is destroyed.
+std::optional<std::promise<void>> begins_compact(const FirstCall& call, const std::string& variant,
+                                                 int device,
+                                                 const std::vector<cuda::CompileRequest>& units);
+
+/// Waits for the call that loads the compact kernels of a variant, if one does and this call may
+/// run them.
+void await_compact(const FirstCall& call, const std::string& variant, int device);
+
+/// The call that has loaded compact kernels runs them now.
+void runs_compact(const FirstCall& call, int device,
+                  const std::vector<cuda::CompileRequest>& units);
 
 /// May a further call run them, because full kernels, those of `units`, are still being compiled?
 /// Not if the GPU may still be busy with compact kernels of earlier calls for long.

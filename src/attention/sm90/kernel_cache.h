@@ -68,17 +68,20 @@ Kernels load_in_stages(const FirstCall& call, const std::string& variant, int de
                        Load load) {
     if (const auto known = loaded<Kernels>(variant, device)) return *known;
     const std::pair<std::string, int> key{variant, device};
-    if (const auto interim = interim_memo<Kernels>().find(key);
-        interim && stays_compact(call, device, (*interim)->full)) {
+    const auto interim = [&]() -> std::optional<Kernels> {
+        const auto found = interim_memo<Kernels>().find(key);
+        if (!found || !stays_compact(call, device, (*found)->full)) return std::nullopt;
         run::postpone_recording();
-        return (*interim)->kernels;
-    }
+        return (*found)->kernels;
+    };
+    if (const auto compact_kernels = interim()) return *compact_kernels;
     const std::vector<cuda::CompileRequest> units = generate();
-    if (begins_compact(call, variant, device, units)) {
+    if (const auto loading = begins_compact(call, variant, device, units)) {
         run::postpone_recording();
         try {
             const Kernels kernels = load(compact(units));
             compile_ahead(units);  // not at the same time, which would slow both down
+            runs_compact(call, device, units);
             interim_memo<Kernels>().put(
                 key, std::make_shared<const Interim<Kernels>>(Interim<Kernels>{kernels, units}));
             // Another thread may have loaded the full ones meanwhile.
@@ -89,6 +92,9 @@ Kernels load_in_stages(const FirstCall& call, const std::string& variant, int de
             // the call fails with the error of the kernels that it would have run otherwise.
             debug_log("attention", "sm90: no compact kernels: {}", error.what());
         }
+    } else {
+        await_compact(call, variant, device);
+        if (const auto compact_kernels = interim()) return *compact_kernels;
     }
     const Kernels kernels = load_once<Kernels>(variant, device, [&] { return load(units); });
     interim_memo<Kernels>().drop(key);
