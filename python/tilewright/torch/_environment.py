@@ -10,6 +10,7 @@ import collections
 import functools
 import math
 import random
+import sys
 import types
 
 import numpy as np
@@ -49,6 +50,13 @@ _LIBRARIES = (
     "typing",
     "tilewright",
 )
+
+
+def _random_kinds():
+    """The types of random number generators. NumPy imports its own when they are first named, which
+    takes milliseconds."""
+    numpys = sys.modules.get("numpy.random")
+    return (random.Random, *((numpys.RandomState, numpys.Generator) if numpys else ()))
 
 
 class _Snapshot:
@@ -147,7 +155,7 @@ class _Snapshot:
                 raise OpaqueError
             key += (value.dtype, value.shape, value.tobytes())
         elif isinstance(value, types.ModuleType):
-            if value is random or value is np.random:
+            if value is random or value is sys.modules.get("numpy.random"):
                 self._refuse_random(value.__name__)
             self._identity(value)
             if (value.__name__ or "").startswith(_LIBRARIES):
@@ -157,7 +165,7 @@ class _Snapshot:
         elif isinstance(value, _core.Mod | types.BuiltinFunctionType | type(torch.relu)):
             self._identity(value)
             owner = getattr(value, "__self__", None)
-            if isinstance(owner, random.Random | np.random.RandomState | np.random.Generator):
+            if isinstance(owner, _random_kinds()):
                 self._refuse_random(value.__name__)
             if owner is not None and not isinstance(owner, type | types.ModuleType):
                 self.walk(owner)

@@ -371,3 +371,20 @@ assert AuxRequest().lse is False and BlockMask.__module__ == 'tilewright.torch._
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == ""
+
+
+def test_recording_a_mod_imports_nothing_slow():
+    """NumPy imports its generators when their module is first named."""
+    script = """
+import sys, torch
+from torch import relu
+import tilewright.torch as twt
+x = torch.ones(1, 1, 2, 2)
+assert 'numpy.random' not in sys.modules
+twt.flex_attention(x, x, x, lambda s, b, h, i, j: relu(torch.tanh(s / 20) * 20))
+print('numpy.random' in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
