@@ -18,6 +18,7 @@
 
 #include "cuda/runtime/background.h"
 #include "cuda/runtime/kernel_pack.h"
+#include "cuda/runtime/nvrtc_version.h"
 #include "cuda/runtime/wait_notice.h"
 #include "support/check.h"
 #include "support/debug_log.h"
@@ -84,10 +85,13 @@ void open_nvrtc(Nvrtc& nvrtc) {
     report.advice.clear();
 }
 
+std::atomic<bool> is_nvrtc_open = false;
+
 const Nvrtc& opened_nvrtc() {
     static const Nvrtc* const kNvrtc = [] {
         auto* nvrtc = new Nvrtc;  // never destroyed, as the library is never closed
         open_nvrtc(*nvrtc);
+        is_nvrtc_open = true;
         return nvrtc;
     }();
     return *kNvrtc;
@@ -101,6 +105,19 @@ const Nvrtc& nvrtc_or_throw() {
                    fmt::join(nvrtc.report.tried, "; "), nvrtc.report.advice);
     }
     return nvrtc;
+}
+
+/// The version of the NVRTC that compiles kernels in this process, which need not be open yet.
+std::string nvrtc_version() {
+    if (is_nvrtc_open) return nvrtc_or_throw().report.version;
+    static const std::string kVersion = [] {
+        const std::vector<std::string> candidates = nvrtc_candidates();
+        if (std::optional<std::string> known = remembered_version(candidates)) return *known;
+        const LibraryReport& report = nvrtc_or_throw().report;
+        remember_version(candidates, report);
+        return report.version;
+    }();
+    return kVersion;
 }
 
 /// Keeps what did not compile for inspection: the source, its headers and the log, in a folder of
@@ -208,8 +225,9 @@ std::string symbols_key(const std::string& key) {
     return key + "symbols\n";
 }
 
-std::optional<Cached> read_from(const DiskCache& disk, const CompileRequest& request,
-                                const std::string& key) {
+std::optional<Cached> read_from_disk(const CompileRequest& request) {
+    const DiskCache disk(kernel_cache_folder());
+    const std::string key = cache_key(request);
     std::optional<std::string> bytes = disk.get(key);
     if (!bytes) return std::nullopt;
     if (!looks_like_cubin(*bytes)) {
@@ -217,6 +235,7 @@ std::optional<Cached> read_from(const DiskCache& disk, const CompileRequest& req
         disk.drop(key);
         return std::nullopt;
     }
+    debug_log("cuda", "{} for {} comes from the disk", request.name, request.arch);
     Cached cached{std::move(*bytes), {}};
     if (request.kernels.empty()) return cached;
     std::string_view rest;
@@ -312,12 +331,9 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
             return std::make_shared<const Cached>(Cached{*std::move(cubin), {}});
         }
     }
-    const DiskCache disk(kernel_cache_folder());
-    const std::string key = cache_key(request);
-    if (std::optional<Cached> cached = read_from(disk, request, key)) {
-        debug_log("cuda", "{} for {} comes from the disk", request.name, request.arch);
+    if (std::optional<Cached> cached = read_from_disk(request))
         return std::make_shared<const Cached>(*std::move(cached));
-    }
+
     const auto start = std::chrono::steady_clock::now();
     Compiled compiled = run_nvrtc(request);
     if (const std::string broken = broken_limit(request, compiled); !broken.empty()) {
@@ -327,6 +343,8 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
         std::chrono::steady_clock::now() - start;
     debug_log("cuda", "{} for {} compiled in {:.0f} ms: {} registers, {} bytes spilled",
               request.name, request.arch, taken.count(), compiled.registers, compiled.spill_bytes);
+    const DiskCache disk(kernel_cache_folder());
+    const std::string key = cache_key(request);  // of the NVRTC that is open now
     disk.put(key, compiled.cubin);
     if (!compiled.symbols.empty()) {
         disk.put(symbols_key(key), fmt::format("{}", fmt::join(compiled.symbols, "\n")));
@@ -425,8 +443,7 @@ std::string source_key(const CompileRequest& request) {
 }
 
 std::string cache_key(const CompileRequest& request) {
-    const Nvrtc& nvrtc = nvrtc_or_throw();
-    return fmt::format("{}nvrtc {}.{}\n", source_key(request), nvrtc.major, nvrtc.minor);
+    return fmt::format("{}nvrtc {}\n", source_key(request), nvrtc_version());
 }
 
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request) {
@@ -446,7 +463,12 @@ bool is_compiled(const CompileRequest& request) {
     if (const auto known = memory_cache().find(source))
         return known->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     if (request.kernels.empty() && installed_kernel_pack().contains(source)) return true;
-    return read_from(DiskCache(kernel_cache_folder()), request, cache_key(request)).has_value();
+    std::optional<Cached> cached = read_from_disk(request);
+    if (!cached) return false;
+    std::promise<std::shared_ptr<const Cached>> read;
+    read.set_value(std::make_shared<const Cached>(*std::move(cached)));
+    memory_cache().put(source, {nullptr, read.get_future().share()});
+    return true;
 }
 
 bool is_compiling(const CompileRequest& request) {
@@ -459,8 +481,12 @@ bool is_compiling(const CompileRequest& request) {
 }
 
 void compile_in_background(CompileRequest request) {
+    try {
+        if (is_compiled(request)) return;
+    } catch (const UserError&) {
+        return;  // no NVRTC, as the call that needs the cubin will say
+    }
     std::string key = source_key(request);
-    if (request.kernels.empty() && installed_kernel_pack().contains(key)) return;
     BackgroundThreads& threads = background_threads();
     const std::lock_guard lock(threads.mutex);
     std::erase_if(threads.all, [](const Background& work) { return work.done->load(); });
