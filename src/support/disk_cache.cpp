@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <new>
 #include <system_error>
 
 #include "support/debug_log.h"
@@ -102,6 +104,10 @@ std::optional<std::string> distrust_status(const fs::path& path, const struct st
     return std::nullopt;
 }
 
+std::string text_of(const XXH128_hash_t& hash) {
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
 /// Whether the folder may be used; logs once for each folder that may not.
 bool is_trusted(const fs::path& folder) {
     const std::optional<std::string> why = distrust(folder);
@@ -162,8 +168,17 @@ void create_private_folders(const fs::path& folder) {
 }
 
 std::string content_hash(std::string_view bytes) {
-    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+    return text_of(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+std::string content_hash(std::span<const std::string_view> pieces) {
+    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                         &XXH3_freeState);
+    if (state == nullptr) throw std::bad_alloc();
+    XXH3_128bits_reset(state.get());
+    for (const std::string_view piece : pieces)
+        XXH3_128bits_update(state.get(), piece.data(), piece.size());
+    return text_of(XXH3_128bits_digest(state.get()));
 }
 
 fs::path cache_root() {

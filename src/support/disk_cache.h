@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,5 +68,8 @@ void create_private_folders(const std::filesystem::path& folder);
 
 /// The 128-bit XXH3 hash of the bytes as 32 hexadecimal digits.
 std::string content_hash(std::string_view bytes);
+
+/// The same of pieces one after the other, without joining them.
+std::string content_hash(std::span<const std::string_view> pieces);
 
 }  // namespace tilewright

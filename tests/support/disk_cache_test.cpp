@@ -10,7 +10,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 namespace tilewright {
 namespace {
@@ -144,6 +147,9 @@ TEST(ContentHash, IsStable) {
     EXPECT_EQ(content_hash("").size(), 32u);
     EXPECT_EQ(content_hash("abc"), content_hash("abc"));
     EXPECT_NE(content_hash("abc"), content_hash("abd"));
+    const std::string text(1000, 'x');
+    const std::vector<std::string_view> pieces = {"a", "", "bc", text};
+    EXPECT_EQ(content_hash(pieces), content_hash("abc" + text));
 }
 
 TEST_F(DiskCacheTest, WhatIsNoRegularFileIsAMissAndCleared) {

@@ -32,6 +32,9 @@ from ._values import Part
 _LARGEST = 1 << 20  # elements that an operation on captures may add to its inputs
 _current = threading.local()
 
+with _disable_current_modes():  # imports modules of torch, which the first mod would wait for
+    pass
+
 
 def current():
     """The recorder of the mod that runs in this thread; None if there is none."""

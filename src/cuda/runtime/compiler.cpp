@@ -220,14 +220,28 @@ MemoryCache& memory_cache() {
     return *kCache;
 }
 
+/// Of names and texts. These are 200 KB for a kernel of the Hopper engine, so they are not joined.
+std::string hash_of(const std::vector<Header>& headers) {
+    constexpr std::string_view kEnd("\0", 1);
+    std::vector<std::string_view> pieces;
+    for (const Header& header : headers)
+        pieces.insert(pieces.end(), {header.name, kEnd, header.text, kEnd});
+    return content_hash(pieces);
+}
+
+/// The key on disk of the cubin with a source key.
+std::string disk_key(const std::string& source) {
+    return fmt::format("{}nvrtc {}\n", source, nvrtc_version());
+}
+
 /// The key on disk of a cubin's symbols, which are one line each.
 std::string symbols_key(const std::string& key) {
     return key + "symbols\n";
 }
 
-std::optional<Cached> read_from_disk(const CompileRequest& request) {
+std::optional<Cached> read_from_disk(const CompileRequest& request, const std::string& source) {
     const DiskCache disk(kernel_cache_folder());
-    const std::string key = cache_key(request);
+    const std::string key = disk_key(source);
     std::optional<std::string> bytes = disk.get(key);
     if (!bytes) return std::nullopt;
     if (!looks_like_cubin(*bytes)) {
@@ -331,7 +345,7 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
             return std::make_shared<const Cached>(Cached{*std::move(cubin), {}});
         }
     }
-    if (std::optional<Cached> cached = read_from_disk(request))
+    if (std::optional<Cached> cached = read_from_disk(request, source))
         return std::make_shared<const Cached>(*std::move(cached));
 
     const auto start = std::chrono::steady_clock::now();
@@ -344,7 +358,7 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
     debug_log("cuda", "{} for {} compiled in {:.0f} ms: {} registers, {} bytes spilled",
               request.name, request.arch, taken.count(), compiled.registers, compiled.spill_bytes);
     const DiskCache disk(kernel_cache_folder());
-    const std::string key = cache_key(request);  // of the NVRTC that is open now
+    const std::string key = disk_key(source);  // of the NVRTC that is open now
     disk.put(key, compiled.cubin);
     if (!compiled.symbols.empty()) {
         disk.put(symbols_key(key), fmt::format("{}", fmt::join(compiled.symbols, "\n")));
@@ -370,8 +384,7 @@ BackgroundThreads& background_threads() {
 }
 
 /// A request's cubin in this process; threads that ask at once wait for one compilation.
-std::shared_ptr<const Cached> cached_of(const CompileRequest& request) {
-    const std::string key = source_key(request);
+std::shared_ptr<const Cached> cached_of(const CompileRequest& request, const std::string& key) {
     MemoryCache& cache = memory_cache();
     const auto promise = std::make_shared<std::promise<std::shared_ptr<const Cached>>>();
     const Compilation compilation = cache.get(key, [&] {
@@ -390,12 +403,25 @@ std::shared_ptr<const Cached> cached_of(const CompileRequest& request) {
 
 /// The same, with a notice for whoever waits.
 std::shared_ptr<const Cached> awaited(const CompileRequest& request) {
-    if (const auto known = memory_cache().find(source_key(request));
+    const std::string key = source_key(request);
+    if (const auto known = memory_cache().find(key);
         known && known->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
         return known->result.get();
     }
     const WaitNotice notice(fmt::format("compiling {} for {}", request.name, request.arch));
-    return cached_of(request);
+    return cached_of(request, key);
+}
+
+bool is_there(const CompileRequest& request, const std::string& source) {
+    if (const auto known = memory_cache().find(source))
+        return known->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    if (request.kernels.empty() && installed_kernel_pack().contains(source)) return true;
+    std::optional<Cached> cached = read_from_disk(request, source);
+    if (!cached) return false;
+    std::promise<std::shared_ptr<const Cached>> read;
+    read.set_value(std::make_shared<const Cached>(*std::move(cached)));
+    memory_cache().put(source, {nullptr, read.get_future().share()});
+    return true;
 }
 
 }  // namespace
@@ -420,30 +446,18 @@ Compiled compile(const CompileRequest& request) {
 }
 
 std::string source_key(const CompileRequest& request) {
-    static const std::string kEmbeddedHash = [] {
-        std::string all;
-        for (const Header& header : embedded_headers()) {
-            all.append(header.name).push_back('\0');
-            all.append(header.text).push_back('\0');
-        }
-        return content_hash(all);
-    }();
-    std::string headers;
-    for (const Header& header : request.headers) {
-        headers.append(header.name).push_back('\0');
-        headers.append(header.text).push_back('\0');
-    }
+    static const std::string kEmbeddedHash = hash_of(embedded_headers());
     const std::string kernels = request.kernels.empty()
                                     ? ""
                                     : fmt::format("kernels {}\n", fmt::join(request.kernels, "; "));
     return fmt::format("{}\narch {}\noptions {}\nlimit {}\nsource {}\nheaders {} {}\n{}",
                        request.name, request.arch, fmt::join(request.options, " "),
                        request.spill_limit_bytes.value_or(-1), content_hash(request.source),
-                       content_hash(headers), kEmbeddedHash, kernels);
+                       hash_of(request.headers), kEmbeddedHash, kernels);
 }
 
 std::string cache_key(const CompileRequest& request) {
-    return fmt::format("{}nvrtc {}\n", source_key(request), nvrtc_version());
+    return disk_key(source_key(request));
 }
 
 std::shared_ptr<const std::string> cubin_of(const CompileRequest& request) {
@@ -454,21 +468,12 @@ std::shared_ptr<const std::string> cubin_of(const CompileRequest& request) {
 std::string symbol_of(const CompileRequest& request, const std::string& kernel) {
     const auto found = std::find(request.kernels.begin(), request.kernels.end(), kernel);
     if (found == request.kernels.end()) return kernel;
-    const std::shared_ptr<const Cached> cached = cached_of(request);
+    const std::shared_ptr<const Cached> cached = cached_of(request, source_key(request));
     return cached->symbols.at(found - request.kernels.begin());
 }
 
 bool is_compiled(const CompileRequest& request) {
-    const std::string source = source_key(request);
-    if (const auto known = memory_cache().find(source))
-        return known->result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-    if (request.kernels.empty() && installed_kernel_pack().contains(source)) return true;
-    std::optional<Cached> cached = read_from_disk(request);
-    if (!cached) return false;
-    std::promise<std::shared_ptr<const Cached>> read;
-    read.set_value(std::make_shared<const Cached>(*std::move(cached)));
-    memory_cache().put(source, {nullptr, read.get_future().share()});
-    return true;
+    return is_there(request, source_key(request));
 }
 
 bool is_compiling(const CompileRequest& request) {
@@ -481,19 +486,19 @@ bool is_compiling(const CompileRequest& request) {
 }
 
 void compile_in_background(CompileRequest request) {
+    std::string key = source_key(request);
     try {
-        if (is_compiled(request)) return;
+        if (is_there(request, key)) return;
     } catch (const UserError&) {
         return;  // no NVRTC, as the call that needs the cubin will say
     }
-    std::string key = source_key(request);
     BackgroundThreads& threads = background_threads();
     const std::lock_guard lock(threads.mutex);
     std::erase_if(threads.all, [](const Background& work) { return work.done->load(); });
     auto done = std::make_shared<std::atomic<bool>>(false);
-    const auto work = [done, request = std::move(request)] {
+    const auto work = [done, request = std::move(request), key] {
         try {
-            cached_of(request);
+            cached_of(request, key);
         } catch (const std::exception& error) {
             debug_log("cuda", "{}, compiled ahead: {}", request.name, error.what());
         }
@@ -516,7 +521,7 @@ std::size_t background_compilations() {
 void forget_cubin(const CompileRequest& request) {
     const std::string key = source_key(request);
     refused().put(key, true);
-    if (nvrtc_report().found()) DiskCache(kernel_cache_folder()).drop(cache_key(request));
+    if (nvrtc_report().found()) DiskCache(kernel_cache_folder()).drop(disk_key(key));
     memory_cache().drop(key);
 }
 
