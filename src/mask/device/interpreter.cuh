@@ -157,7 +157,7 @@ struct Machine {
     template <class F>
     TW_DEVICE void each(const Step& step, F f) const {
         u64* const out = target(step.result);
-#pragma unroll
+#pragma unroll 2  // more would be no faster, and compile longer
         for (int e = 0; e < kElements; ++e) out[e * kLanes] = f(e);
     }
     /// For rare or long operations: unrolled, they would dominate the kernel's compile time.
