@@ -8,6 +8,7 @@
 #pragma once
 
 #include "attention/sm90/mask_parameters.h"
+#include "attention/sm90/packed_sequences.cuh"
 #include "attention/sm90/pipeline.cuh"
 #include "cuda/device/ptx/types.cuh"
 
@@ -173,18 +174,9 @@ extern "C" __global__ void __launch_bounds__(32, 1)
     int rows = p.rows.length, columns = p.columns.length, tiles = p.row_tiles;
     if (p.packed > 0) {
         // Sequences follow each other, each with its own tiles and blocks.
-        int first_block = 0;
-        tiles = 0;
-        for (sequence = 0; sequence < p.packed; ++sequence) {
-            row_begin = p.rows.starts[sequence];
-            rows = p.rows.starts[sequence + 1] - row_begin;
-            column_begin = p.columns.starts[sequence];
-            columns = p.columns.starts[sequence + 1] - column_begin;
-            tiles = (rows + tile_rows - 1) / tile_rows;
-            if (place < first_place + tiles) break;
-            first_place += tiles;
-            first_block += (columns + p.block_columns - 1) / p.block_columns;
-        }
+        const PackedPlace at = find_packed(p.rows.starts, p.columns.starts, p.packed, place,
+                                           tile_rows, p.block_columns);
+        sequence = at.sequence;
         if (sequence == p.packed) {
             if (lane == 0) {  // the kernels read all three before they look at the tile
                 p.tiles[index] = {-1, 0, 0, 0};
@@ -193,13 +185,19 @@ extern "C" __global__ void __launch_bounds__(32, 1)
             }
             return;
         }
+        first_place = at.first_place;
+        row_begin = p.rows.starts[sequence];
+        rows = p.rows.starts[sequence + 1] - row_begin;
+        column_begin = p.columns.starts[sequence];
+        columns = p.columns.starts[sequence + 1] - column_begin;
+        tiles = (rows + tile_rows - 1) / tile_rows;
         // Keys past a length still have gradients, which are zeros.
         if (!p.rows_are_keys) columns = keys_of(p, sequence, columns);
         if (lane == 0) {
             SequenceRows of_sequence{row_begin, rows, column_begin, columns};
             if (p.rows_are_keys) of_sequence = {column_begin, columns, row_begin, rows};
             p.sequences[index] = of_sequence;
-            p.first_q_blocks[index] = first_block;
+            p.first_q_blocks[index] = at.first_block;
         }
     } else if (!p.rows_are_keys) {
         columns = keys_of(p, sequence, columns);
@@ -283,18 +281,6 @@ extern "C" __global__ void __launch_bounds__(128)
     attention_block_rows(twd::attn::BlockRows* out, const int* starts, int packed, int block_rows,
                          int blocks) {
     const int block = blockIdx.x * 128 + threadIdx.x;
-    if (block >= blocks) return;
-    int first_block = 0;
-    twd::attn::BlockRows result{0, 0};
-    for (int sequence = 0; sequence < packed; ++sequence) {
-        const int begin = starts[sequence], rows = starts[sequence + 1] - begin;
-        const int of_sequence = (rows + block_rows - 1) / block_rows;
-        if (block < first_block + of_sequence) {
-            const int inside = (block - first_block) * block_rows;
-            result = {begin + inside, min(block_rows, rows - inside)};
-            break;
-        }
-        first_block += of_sequence;
-    }
-    out[block] = result;
+    const twd::attn::BlockRows rows = twd::attn::rows_of_block(starts, packed, block_rows, block);
+    if (block < blocks) out[block] = rows;
 }
