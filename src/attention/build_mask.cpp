@@ -1,8 +1,10 @@
 // Decides which masks of an attention call become data and which ones the programs evaluate.
 #include <algorithm>
+#include <cmath>
 
 #include "attention/mask_cache.h"
 #include "attention/prepare.h"
+#include "mask/block_mask.h"
 #include "mod/traced.h"
 #include "run/recorder.h"
 #include "support/debug_log.h"
@@ -54,6 +56,13 @@ void join_sequences(const AttentionOptions& options, AttentionCall& call) {
     spec.window_left = spec.window_right = -1;
 }
 
+/// About how many keys a query attends to: 64 times a power of two, so that similar masks are
+/// alike.
+std::int64_t keys_of_query(const BlockMask& mask) {
+    const double pieces = std::max(1.0, mask::pieces_of_row(mask));
+    return mask::kAtom << std::lround(std::log2(pieces));
+}
+
 }  // namespace
 
 bool build_mask(const AttentionOptions& options, AttentionCall& call) {
@@ -95,6 +104,7 @@ bool build_mask(const AttentionOptions& options, AttentionCall& call) {
         add(options.block_mask);
     }
     spec.block_mask = result.defined();
+    if (spec.block_mask) spec.mask_keys = keys_of_query(result);
     return evaluates;
 }
 

@@ -79,7 +79,7 @@ bool AttentionSpec::operator<(const AttentionSpec& other) const {
             std::tie(s.pass, s.device.kind, s.device.index, s.dtype, s.batch, s.query_heads,
                      s.kv_heads, s.query_length, s.kv_length, s.head_dim, s.value_dim, s.sequences,
                      s.scale, s.causal, s.window_left, s.window_right, s.segment_ids, s.kv_lengths,
-                     s.sinks, s.block_mask, s.dropout),
+                     s.sinks, s.block_mask, s.mask_keys, s.dropout),
             std::tie(s.is_part, s.origin, s.max_scores, s.joined_rows, s.query_gradient,
                      s.key_gradient, s.value_gradient, s.dlse, s.deterministic, s.checked,
                      s.gradient, s.autotune, s.products, s.engine),
@@ -108,6 +108,7 @@ std::string to_string(const AttentionSpec& s) {
     add_array(s.kv_lengths, "kv_lengths");
     add_array(s.sinks, "sinks");
     add(s.block_mask, "mask as data");
+    if (s.mask_keys > 0) text += fmt::format(" of about {} keys a query", s.mask_keys);
     if (s.dropout > 0) text += fmt::format(", dropout {}", s.dropout);
     text += printed("score mod", s.score) + printed("mask mod", s.mask);
     if (s.is_part) text += fmt::format(", part from ({})", fmt::join(s.origin, ", "));

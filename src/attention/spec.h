@@ -75,6 +75,8 @@ struct AttentionSpec {
     std::int64_t window_left = -1, window_right = -1;
     std::optional<DType> segment_ids, kv_lengths, sinks;  ///< their dtypes, if given
     bool block_mask = false;                              ///< the mask is given as data
+    /// With such a mask, about how many keys a query has: 64 times a power of two.
+    std::int64_t mask_keys = 0;
     double dropout = 0;
     ModSpec score;
     ModSpec mask;          ///< a mask that programs evaluate themselves

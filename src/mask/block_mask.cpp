@@ -405,6 +405,21 @@ std::shared_ptr<const MaskPlan> BlockMaskState::plan(const PlanOptions& options)
     return plan;
 }
 
+double BlockMaskState::pieces_of_row() const {
+    const std::scoped_lock lock(mutex);
+    if (!counted_pieces) {
+        const std::int64_t rows = data->batch * data->heads * data->rows();
+        std::int64_t pieces = 0;
+        for (const Run& run : data->runs) pieces += run.count;
+        counted_pieces = rows == 0 ? 0.0 : static_cast<double>(pieces) / static_cast<double>(rows);
+    }
+    return *counted_pieces;
+}
+
+double pieces_of_row(const BlockMask& mask) {
+    return state_of("pieces_of_row", mask).pieces_of_row();
+}
+
 std::shared_ptr<const MaskPlan> plan(const BlockMask& mask, const PlanOptions& options) {
     return state_of("mask_plan", mask).plan(options);
 }

@@ -23,15 +23,20 @@ struct __attribute__((visibility("hidden"))) BlockMaskState {
     /// The block-level view.
     const BlockLevel& level() const;
     std::shared_ptr<const MaskPlan> plan(const PlanOptions& options) const;
+    double pieces_of_row() const;
 
     mutable std::mutex mutex;
     mutable std::shared_ptr<const BlockLevel>
         made_level;  ///< may be set in advance: as the caller gave it
     mutable std::map<PlanOptions, std::shared_ptr<const MaskPlan>> plans;
+    mutable std::optional<double> counted_pieces;
 };
 
 /// The plan of a mask for a kernel with these tiles; later calls return the same object.
 std::shared_ptr<const MaskPlan> plan(const BlockMask& mask, const PlanOptions& options);
+
+/// The mean number of 64 x 64 pieces in which pairs attend, over rows of 64 queries.
+double pieces_of_row(const BlockMask& mask);
 
 /// UserError "[op] ..." unless the mask fits a call with these sizes: lengths must be equal, and
 /// the mask's batches and heads equal or 1.

@@ -80,6 +80,7 @@ inline double slope_of(std::int64_t h, std::int64_t heads) {
 struct ProgramOptions {
     Mod mod = {};
     bool listed = false;
+    bool small_tiles = false;  ///< lists for tiles of queries with few keys
     bool row_max = false;
     bool exact = false;
     std::vector<std::int32_t> segments = {};  ///< of queries and keys
@@ -121,8 +122,8 @@ struct Programmed {
                 mask_data(dense.head_attends ? p.heads : 1, p.q_len, p.kv_len,
                           [&](auto h, auto row, auto kv) { return dense.alive(h, row, kv); });
             const auto dim = static_cast<int>(p.dim), value_dim = static_cast<int>(p.value_dim);
-            lists.emplace(mask::make_plan(data, plan_options(dim, value_dim)), p.q_len, p.kv_len,
-                          0);
+            const ForwardConfig tiles = choose_listed(dim, value_dim, options.small_tiles ? 1 : 0);
+            lists.emplace(mask::make_plan(data, plan_options(tiles)), p.q_len, p.kv_len, 0);
             const bool crowded =
                 options.dropout > 0 ||
                 (options.mod &&

@@ -202,14 +202,16 @@ TEST_F(Sm90ProgrammableGpu, ListedMasks) {
                    .value_dim = dim},
                   dense, {.listed = true});
         }
-        check({.batch = 2,
-               .heads = 20,
-               .kv_heads = 10,
-               .q_len = 200,
-               .kv_len = 300,
-               .dim = 64,
-               .value_dim = 64},
-              dense, {.listed = true});
+        for (const bool small_tiles : {false, true}) {
+            check({.batch = 2,
+                   .heads = 20,
+                   .kv_heads = 10,
+                   .q_len = 200,
+                   .kv_len = 300,
+                   .dim = 64,
+                   .value_dim = 64},
+                  dense, {.listed = true, .small_tiles = small_tiles});
+        }
     };
     dense.attends = [](auto q, auto kv) { return kv <= q; };
     check_all();

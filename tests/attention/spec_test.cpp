@@ -58,6 +58,7 @@ TEST(AttentionSpec, EveryFieldCountsInEqualityAndOrder) {
         [](auto& s) { s.kv_lengths = i32; },
         [](auto& s) { s.sinks = f32; },
         [](auto& s) { s.block_mask = true; },
+        [](auto& s) { s.mask_keys = 256; },
         [](auto& s) { s.dropout = 0.5; },
         [](auto& s) { s.score = mod_of("score"); },
         [](auto& s) {
@@ -116,17 +117,19 @@ TEST(AttentionSpec, PrintsWhatItHas) {
     spec.segment_ids = i32;
     spec.sinks = f32;
     spec.block_mask = true;
+    spec.mask_keys = 256;
     spec.dropout = 0.25;
     spec.score = mod_of("1234");
     spec.score.captures.push_back({f16, {2, 3}, {3, 1}});
     spec.deterministic = false;
     spec.engine = EngineId::sm90;
     spec.backward_blocks = {.q = 64, .kv = 0, .num_warps = 8, .num_stages = 2};
-    EXPECT_EQ(to_string(spec),
-              "backward bf16 q 2x8x100x64 kv 2x2x300x32 on cuda:1, scale 0.125, 3 packed "
-              "sequences, causal, window (9, -1), i32 segment ids, f32 sinks, mask as data, "
-              "dropout 0.25, score mod of 4 characters f16[2, 3], any order, engine sm90, backward "
-              "blocks 64 x 0, 8 warps, 2 stages");
+    EXPECT_EQ(
+        to_string(spec),
+        "backward bf16 q 2x8x100x64 kv 2x2x300x32 on cuda:1, scale 0.125, 3 packed "
+        "sequences, causal, window (9, -1), i32 segment ids, f32 sinks, mask as data of "
+        "about 256 keys a query, dropout 0.25, score mod of 4 characters f16[2, 3], any order, "
+        "engine sm90, backward blocks 64 x 0, 8 warps, 2 stages");
 }
 
 TEST(AttentionSpec, NamesOfEngines) {
@@ -154,6 +157,18 @@ TEST(AttentionSpec, OfEqualCallsIsEqualWhateverTheArraysHold) {
     EXPECT_EQ(one, spec_of(2, {.causal = true, .score_mod = alibi(), .seed = 3}));
     EXPECT_NE(one, spec_of(1, {.score_mod = alibi()}));
     EXPECT_FALSE(one.block_mask);
+}
+
+TEST(AttentionSpec, SaysAboutHowManyKeysTheMaskLeavesAQuery) {
+    const Tensor x = Tensor::zeros(f32, {1, 2, 2048, 16});
+    const auto keys = [&](std::int64_t window) {
+        const BlockMask mask = create_block_mask(masks::window(window, 0), 1, 1, 2048, 2048);
+        return prepare(x, x, x, {.block_mask = mask}).spec.mask_keys;
+    };
+    EXPECT_EQ(keys(0), 64);
+    EXPECT_EQ(keys(200), 256);
+    EXPECT_EQ(keys(2048), 1024);
+    EXPECT_EQ(prepare(x, x, x, {.causal = true}).spec.mask_keys, 0);
 }
 
 TEST(AttentionSpec, EndsTheKeysAndDropsWindowsThatBoundNothing) {

@@ -33,7 +33,7 @@ struct PlacedArrays {
 std::shared_ptr<const UploadedLists> lists_on(const AttentionSpec& spec,
                                               const AttentionBuffers& buffers,
                                               const mask::PlanOptions& options);
-/// Lists for tiles of queries: the forward's, and where head_dim > 128 also the backward's.
+/// Lists for tiles of queries, as the backward needs them where head_dim > 128.
 std::shared_ptr<const UploadedLists> query_lists_on(const AttentionSpec& spec,
                                                     const AttentionBuffers& buffers);
 

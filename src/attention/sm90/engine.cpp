@@ -216,7 +216,7 @@ void run_forward(const AttentionSpec& spec, const ForwardChoice& choice, const A
     inputs.row_max = address_of(b.result.max_scores);
     std::shared_ptr<const UploadedLists> lists;
     if (spec.block_mask) {
-        lists = query_lists_on(spec, b);
+        lists = lists_on(spec, b, plan_options(config));
         inputs.mask = lists->mask();
     }
     check_arrays(inputs);

@@ -98,6 +98,10 @@ struct TileShapes {
     int query_dim, value_dim;  ///< largest number of columns
     ForwardConfig few_rows;    ///< one warpgroup
     ForwardConfig listed;      ///< blocks of one atom; a warpgroup skips those that it does not see
+    /// The same where queries have at most `few_keys` keys: tiles of one warpgroup, whose CTAs hide
+    /// each other's latencies.
+    ForwardConfig listed_few = {};
+    std::int64_t few_keys = 0;
     ForwardConfig two;
     ForwardConfig three = {}, three_causal = {};  ///< used if `has_three`
     bool has_three = false, three_in_windows = false;
@@ -113,6 +117,8 @@ const TileShapes& tile_shapes(int query_dim, int value_dim) {
          .value_dim = 64,
          .few_rows = {.warpgroups = 1, .block_n = 128, .stages = 4},
          .listed = {.warpgroups = 3, .block_n = 64, .stages = 3},
+         .listed_few = {.warpgroups = 1, .block_n = 64, .stages = 3, .ctas = 3},
+         .few_keys = 256,
          .two = {.warpgroups = 2, .block_n = 128},
          .three = {.warpgroups = 3, .block_n = 112},
          .three_causal = {.warpgroups = 3, .block_n = 96, .stages = 3},
@@ -202,6 +208,18 @@ ForwardConfig choose_few_rows(const ForwardDesc& desc, const ForwardConfig& many
     return config;
 }
 
+/// About how many keys a query of packed sequences has; 0: they are not packed.
+std::int64_t packed_keys(const ForwardDesc& desc) {
+    if (desc.sequences == 0) return 0;
+    const std::int64_t keys = ceil_div(desc.kv_len, desc.sequences);
+    return desc.upper_bound ? ceil_div(keys, 2) : keys;
+}
+
+/// Mods and draws take registers that small tiles do not have.
+bool fits_small_tiles(const ForwardDesc& desc) {
+    return desc.score_mod == nullptr && !desc.dropout;
+}
+
 /// Adds the text of the mod, or returns the rule that is broken.
 std::optional<Refusal> complete(ForwardDesc& desc, const std::shared_ptr<const ir::Function>& mod,
                                 const std::vector<CaptureSpec>& captures) {
@@ -246,6 +264,24 @@ ForwardConfig choose_tiles(const ForwardDesc& desc, int multiprocessors) {
                : shapes.two;
 }
 
+/// Registers of a thread of the producer and of a consumer.
+struct Registers {
+    int producer, consumer;
+};
+
+/// The registers that the producer gives up go to the consumers; all must fit into what the CTA has
+/// at entry.
+Registers registers_of(const ForwardDesc& desc, const ForwardConfig& config) {
+    if (config.ctas > 1) {
+        constexpr int kThreads = 256, kAll = 65536, kUnit = 8;  // the compiler rounds down to units
+        const int at_entry = kAll / (kThreads * config.ctas) / kUnit * kUnit;
+        constexpr int kProducer = 24;
+        return {kProducer, 2 * at_entry - kProducer};
+    }
+    if (config.warpgroups == 3) return {32, 160};
+    return desc.listed ? Registers{40, 232} : Registers{24, 240};
+}
+
 }  // namespace
 
 std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
@@ -260,6 +296,7 @@ std::optional<Refusal> describe(const AttentionSpec& spec, ForwardDesc& desc) {
     describe(spec, static_cast<ProblemDesc&>(desc));
     desc.row_maximum = desc.exact_maximum = spec.max_scores;
     desc.positive_scale = spec.scale > 0;
+    desc.listed_keys = desc.mask_bits ? spec.mask_keys : packed_keys(desc);
     return complete(desc, combined_mod(spec), combined_captures(spec));
 }
 
@@ -269,6 +306,9 @@ ForwardDesc check_forward(const ForwardInputs& inputs) {
     desc.row_maximum = inputs.row_max != 0;
     desc.exact_maximum = inputs.exact_maximum || desc.row_maximum;
     desc.positive_scale = inputs.scale > 0;
+    // Lists were made for one size of tiles.
+    desc.listed_keys = packed_keys(desc);
+    if (inputs.mask.has_value() && inputs.mask->strips == 1) desc.listed_keys = 1;
     if (const auto refused = complete(desc, inputs.score_mod, specs_of(inputs.captures))) {
         throw UserError(refused->reason);
     }
@@ -286,12 +326,16 @@ void check_arrays(const ForwardInputs& inputs) {
             inputs.row_max);
 }
 
-ForwardConfig choose_listed(int query_dim, int value_dim) {
-    return tile_shapes(query_dim, value_dim).listed;
+ForwardConfig choose_listed(int query_dim, int value_dim, std::int64_t keys) {
+    const TileShapes& shapes = tile_shapes(query_dim, value_dim);
+    return keys > 0 && keys <= shapes.few_keys ? shapes.listed_few : shapes.listed;
 }
 
 ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors) {
-    if (desc.listed) return choose_listed(desc.query_dim, desc.value_dim);
+    if (desc.listed) {
+        return choose_listed(desc.query_dim, desc.value_dim,
+                             fits_small_tiles(desc) ? desc.listed_keys : 0);
+    }
     constexpr std::int64_t kFewRows = 64;
     ForwardConfig config = choose_tiles(desc, multiprocessors);
     if (desc.q_len <= kFewRows) config = choose_few_rows(desc, config);
@@ -307,15 +351,21 @@ std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiproc
         if (std::find(trials.begin(), trials.end(), other) == trials.end()) trials.push_back(other);
     };
     if (desc.listed) {
-        // Lists are made for tiles of one size. What is left is how far loads run ahead.
-        constexpr int kMostShared = 227 * 1024;
+        // How far loads run ahead, for tiles of the chosen size; and the other size.
+        constexpr int kMostShared = 228 * 1024, kReserved = 1024;  // of a multiprocessor; by a CTA
         for (const int stages : {2, 3, 4}) {
             for (const int query_buffers : {2, 1}) {
                 ForwardConfig other = chosen;
                 other.stages = stages;
                 other.query_buffers = query_buffers;
-                if (forward_shared_bytes(desc, other) <= kMostShared) add(other);
+                const int bytes = other.ctas * (forward_shared_bytes(desc, other) + kReserved);
+                if (bytes <= kMostShared) add(other);
             }
+        }
+        const TileShapes& shapes = tile_shapes(desc.query_dim, desc.value_dim);
+        if (desc.listed_keys > 0 && shapes.few_keys > 0 && fits_small_tiles(desc)) {
+            add(shapes.listed);
+            add(shapes.listed_few);
         }
         return trials;
     }
@@ -344,11 +394,7 @@ int forward_shared_bytes(const ForwardDesc& desc, const ForwardConfig& config) {
 }
 
 cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConfig& config) {
-    // The registers that the producer gives up go to the consumers; all must fit into what the CTA
-    // has at entry.
-    const bool three = config.warpgroups == 3;
-    const int producer_registers = three ? 32 : desc.listed ? 40 : 24;
-    const int consumer_registers = three ? 160 : desc.listed ? 232 : 240;
+    const auto [producer_registers, consumer_registers] = registers_of(desc, config);
     const cuda::WgmmaShape shapes[] = {
         {config.block_n, desc.dtype, /*a_in_registers=*/false, steps_of(desc.query_dim)},  // Q K^T
         {desc.value_dim, desc.dtype, /*a_in_registers=*/true, config.block_n / 16}};       // P V
@@ -369,6 +415,7 @@ cuda::CompileRequest generate_forward(const ForwardDesc& desc, const ForwardConf
 constexpr bool kRowMaximum = {};
 constexpr bool kExactMaximum = {};
 constexpr int kWarpgroups = {};
+constexpr int kCtas = {};  ///< on a multiprocessor
 constexpr int kBlockN = {};
 constexpr int kStages = {};
 constexpr int kValueStages = kStages;
@@ -381,7 +428,7 @@ constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 )",
                     !desc.positive_scale, desc.row_maximum, desc.exact_maximum, config.warpgroups,
-                    config.block_n, config.stages, config.query_buffers, config.group,
+                    config.ctas, config.block_n, config.stages, config.query_buffers, config.group,
                     config.stream_k > 0, producer_registers, consumer_registers,
                     forward_shared_bytes(desc, config) - kSharedAlignment)));
     request.source = "#include \"attention/sm90/forward.cuh\"\n";
@@ -392,8 +439,8 @@ constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base
 ForwardKernels load_forward(const ForwardDesc& desc, const ForwardConfig& config, int device,
                             const FirstCall& call, const std::function<void()>& before) {
     const std::string key =
-        fmt::format("{} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups,
-                    config.block_n, config.stages, config.query_buffers, config.group,
+        fmt::format("{} {} {} {} {} {} {} {} {} {} {}", variant_key(desc), config.warpgroups,
+                    config.ctas, config.block_n, config.stages, config.query_buffers, config.group,
                     config.stream_k > 0, desc.positive_scale, desc.row_maximum, desc.exact_maximum);
     const auto generate = [&] { return std::vector{generate_forward(desc, config)}; };
     const auto load = [&](const std::vector<cuda::CompileRequest>& units) {
@@ -429,7 +476,8 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
         query_tile_parameters(inputs, desc, inputs.out, config.block_m(), config.group);
     const std::int64_t places = std::int64_t{p.batch_heads} * p.q_tiles;
     if (places == 0) return;
-    const int multiprocessors = cuda::device_info(kernel.device).multiprocessors;
+    const std::int64_t ctas =
+        std::int64_t{cuda::device_info(kernel.device).multiprocessors} * config.ctas;
     p.profile = reinterpret_cast<unsigned long long*>(inputs.profile);
     p.row_max = reinterpret_cast<float*>(inputs.row_max);
     p.keys_once = p.q_tiles == 1 && p.heads_per_kv_head == 1;
@@ -460,7 +508,7 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
     const cuda::TensorMap key = tile_map(keys, desc.dtype, config.block_n, "key", p.keys_once);
     const cuda::TensorMap value =
         tile_map(values, desc.dtype, config.block_n, "value", p.keys_once);
-    if (tiles_differ && places > multiprocessors && config.stream_k == 0) {
+    if (tiles_differ && places > ctas && config.stream_k == 0) {
         // Tiles differ in length, so CTAs claim the next one when they are free.
         p.next_tile = reinterpret_cast<unsigned*>(inputs.workspace);
         cuda::driver().check(cuda::driver().cuMemsetD32Async(inputs.workspace, 0, 1, stream),
@@ -473,8 +521,8 @@ void launch_forward(const ForwardInputs& inputs, const ForwardDesc& desc,
                              inputs.workspace + kForwardWorkspaceBytes, kernel.device, stream);
     }
     cuda::LaunchShape shape;
-    shape.grid[0] = static_cast<unsigned>(
-        config.stream_k > 0 ? config.stream_k : std::min<std::int64_t>(places, multiprocessors));
+    shape.grid[0] =
+        static_cast<unsigned>(config.stream_k > 0 ? config.stream_k : std::min(places, ctas));
     shape.block[0] = static_cast<unsigned>(128 * (config.warpgroups + 1));
     std::vector<std::uint64_t> words = score_mod_words(inputs.captures);
     void* const parameters[] = {const_cast<cuda::TensorMap*>(&query),

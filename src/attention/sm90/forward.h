@@ -26,6 +26,7 @@ struct ForwardDesc : ProblemDesc {
     bool row_maximum = false;
     bool exact_maximum = false;  ///< row_maximum needs it
     bool positive_scale = true;  ///< else scores are scaled before the softmax, not in its exponent
+    std::int64_t listed_keys = 0;  ///< listed: about how many keys a query has; 0: unknown
 };
 
 /// How the kernel is built: one cubin per ForwardConfig and per ForwardDesc apart from its sizes.
@@ -36,6 +37,7 @@ struct ForwardConfig {
     int query_buffers = 2;  ///< with 2, the next tile starts before this one's results are stored
     int group = 1;          ///< query heads of a kv head whose rows share a tile: 1, or all of them
     int stream_k = 0;       ///< CTAs with equal ranges of the blocks of all tiles; 0: whole tiles
+    int ctas = 1;           ///< CTAs side by side on a multiprocessor; several have one warpgroup
     bool wide = false;      ///< K and V are copied first unless their rows begin on lines
 
     int block_m() const { return 64 * warpgroups; }
@@ -60,8 +62,9 @@ struct ForwardKernels {
 ForwardConfig choose_forward(const ForwardDesc& desc, int multiprocessors);
 /// Configurations worth measuring for such problems; the first is that of `choose_forward`.
 std::vector<ForwardConfig> forward_trials(const ForwardDesc& desc, int multiprocessors);
-/// The configuration for masks as lists, whose tile size must be known before they are made.
-ForwardConfig choose_listed(int query_dim, int value_dim);
+/// The configuration for listed blocks, where a query has about `keys` keys; 0: unknown. The tile
+/// size of a mask's lists must be known before they are made.
+ForwardConfig choose_listed(int query_dim, int value_dim, std::int64_t keys);
 
 /// Bytes of workspace that a launch needs.
 std::size_t forward_workspace_bytes(const ForwardDesc& desc, const ForwardConfig& config);

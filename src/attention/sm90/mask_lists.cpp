@@ -212,7 +212,8 @@ class KeyLists {
 
 MaskLists lists_of(const mask::MaskPlan& plan) {
     const mask::PlanOptions& options = plan.options;
-    const bool tiles_fit = options.block_q == 128 || options.block_q == 192;
+    const bool tiles_fit =
+        options.block_q == 64 || options.block_q == 128 || options.block_q == 192;
     const bool blocks_fit = options.block_kv == 64;
     require(tiles_fit && blocks_fit && options.bits == mask::BitOrder::wgmma && !options.by_kv &&
                 !options.transpose_bits,
@@ -300,9 +301,12 @@ twd::attn::MaskLists lists_in(const DeviceMask& mask) {
     return lists;
 }
 
-mask::PlanOptions plan_options(int query_dim, int value_dim) {
-    const ForwardConfig config = choose_listed(query_dim, value_dim);
+mask::PlanOptions plan_options(const ForwardConfig& config) {
     return {.block_q = config.block_m(), .block_kv = config.block_n, .bits = mask::BitOrder::wgmma};
+}
+
+mask::PlanOptions plan_options(int query_dim, int value_dim) {
+    return plan_options(choose_listed(query_dim, value_dim, /*keys=*/0));
 }
 
 mask::PlanOptions backward_plan_options(const BackwardConfig& config) {

@@ -49,7 +49,11 @@ twd::attn::MaskLists lists_in(const DeviceMask& mask);
 
 struct BackwardConfig;
 
-/// The options of the plan that the forward kernel for these head dimensions needs.
+struct ForwardConfig;
+
+/// The options of the plan that a forward kernel needs, or the one for these head dimensions where
+/// queries have many keys.
+mask::PlanOptions plan_options(const ForwardConfig& config);
 mask::PlanOptions plan_options(int query_dim, int value_dim);
 /// The options of the plan that a backward kernel needs.
 mask::PlanOptions backward_plan_options(const BackwardConfig& config);

@@ -10,6 +10,7 @@
 #include "attention/sm90/forward.h"
 #include "attention/sm90/lists.h"
 #include "attention/sm90/wide_rows.h"
+#include "mask/mask_data.h"
 
 namespace tilewright::attn::sm90 {
 namespace {
@@ -45,6 +46,9 @@ AttentionSpec spec_of(const Call& call, Pass pass) {
     }
     if (call.masking == Masking::window) spec.window_left = kWindow - diagonal;
     spec.block_mask = call.masking == Masking::data;
+    // Queries with few keys have other tiles.
+    constexpr std::int64_t kShort = 512;
+    if (spec.block_mask) spec.mask_keys = call.kv_len <= kShort ? mask::kAtom : call.kv_len;
     if (call.packed) spec.sequences = kSequences;
     return spec;
 }
