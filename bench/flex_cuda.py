@@ -38,8 +38,19 @@ class Flex(ctypes.Structure):
         ("attends", ctypes.c_void_p),
         *[
             (name, ctypes.c_int64)
-            for name in ("exact_maximum", "warpgroups", "block_n", "stages", "query_buffers")
+            for name in (
+                "exact_maximum",
+                "warpgroups",
+                "block_n",
+                "stages",
+                "query_buffers",
+                "ctas",
+            )
         ],
+        ("starts", ctypes.c_uint64),
+        ("sequences", ctypes.c_int64),
+        ("documents", ctypes.c_void_p),
+        ("num_documents", ctypes.c_int64),
     ]
 
 
@@ -123,7 +134,8 @@ class Problem:
             call.shapes[i][:] = tensor.shape
             call.strides[i][:] = tensor.stride()
         if config:
-            call.warpgroups, call.block_n, call.stages, call.query_buffers = config
+            call.warpgroups, call.block_n, call.stages, call.query_buffers = config[:4]
+            call.ctas = config[4] if len(config) > 4 else 1
         return call, out, lse, profile, workspace
 
     def ours(self, config=None, exact=False):

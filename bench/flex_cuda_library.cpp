@@ -5,10 +5,11 @@
 #include <memory>
 #include <string>
 
+#include "attention/mask_cache.h"
 #include "attention/sm90/backward.h"
 #include "attention/sm90/forward.h"
 #include "attention/sm90/mask_lists.h"
-#include "mask/dense.h"
+#include "mask/block_mask.h"
 #include "mod/traced.h"
 
 using namespace tilewright;
@@ -28,6 +29,11 @@ struct TwBenchFlex {
     const std::uint8_t* attends;  ///< host: bool (q_len, kv_len), used as lists; or null
     std::int64_t exact_maximum;
     std::int64_t warpgroups, block_n, stages, query_buffers;  ///< 0 warpgroups: heuristic
+    std::int64_t ctas;     ///< thread blocks on a multiprocessor, if there are warpgroups
+    std::uint64_t starts;  ///< i32 (sequences + 1): where packed sequences start; or 0
+    std::int64_t sequences;
+    const std::int64_t* documents;  ///< host (number + 1): causal documents, used as lists; or null
+    std::int64_t num_documents;
 };
 
 }  // extern "C"
@@ -41,6 +47,7 @@ struct Prepared {
     ForwardConfig config;
     ForwardKernels kernels;
     std::unique_ptr<UploadedLists> lists;
+    cuda::Buffer workspace;
 };
 
 /// A backward problem, with its scratch.
@@ -77,6 +84,8 @@ int fill(const TwBenchFlex& call, ProblemInputs& inputs) {
     inputs.profile = call.profile;
     inputs.scale = call.scale;
     if (call.causal != 0) inputs.upper_diagonal = 0;
+    inputs.q_starts = inputs.kv_starts = call.starts;
+    inputs.sequences = call.sequences;
     if (call.score != nullptr) {
         const Tensor slopes = Tensor::zeros(f32, {inputs.query.shape[1]});
         const Mod mod = parse_mod(call.score, {{"slopes", slopes}}, Mod::Kind::score);
@@ -89,14 +98,27 @@ int fill(const TwBenchFlex& call, ProblemInputs& inputs) {
     return cuda::device_of(call.query, "query");
 }
 
-std::unique_ptr<UploadedLists> lists_of_mask(const TwBenchFlex& call, const ProblemInputs& inputs,
-                                             const mask::PlanOptions& options, int device) {
+/// The mask of a call as data.
+BlockMask mask_of(const TwBenchFlex& call, const ProblemInputs& inputs) {
     const std::int64_t q_len = inputs.query.shape[2], kv_len = inputs.key.shape[2];
-    const Tensor dense =
-        Tensor::from_data(const_cast<std::uint8_t*>(call.attends), boolean, {1, 1, q_len, kv_len});
-    const mask::MaskPlan plan = mask::make_plan(mask::from_dense(dense), options);
-    return std::make_unique<UploadedLists>(plan, q_len, kv_len, device,
+    if (call.documents != nullptr) {
+        const std::vector<std::int64_t> starts(call.documents,
+                                               call.documents + call.num_documents + 1);
+        return tilewright::attn::mask_of_sequences(starts, starts, -1, 0);
+    }
+    return BlockMask::from_dense(
+        Tensor::from_data(const_cast<std::uint8_t*>(call.attends), boolean, {1, 1, q_len, kv_len}));
+}
+
+std::unique_ptr<UploadedLists> lists_of_mask(const BlockMask& mask, const ProblemInputs& inputs,
+                                             const mask::PlanOptions& options, int device) {
+    return std::make_unique<UploadedLists>(*mask::plan(mask, options), inputs.query.shape[2],
+                                           inputs.key.shape[2], device,
                                            inputs.query.shape[1] / inputs.key.shape[1]);
+}
+
+bool has_mask(const TwBenchFlex& call) {
+    return call.attends != nullptr || call.documents != nullptr;
 }
 
 }  // namespace
@@ -127,14 +149,15 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
         given.block_n = static_cast<int>(call->block_n);
         given.stages = static_cast<int>(call->stages);
         given.query_buffers = static_cast<int>(call->query_buffers);
-        if (call->attends != nullptr) {
-            mask::PlanOptions options = plan_options(static_cast<int>(inputs.query.shape[3]),
-                                                     static_cast<int>(inputs.value.shape[3]));
-            if (call->warpgroups != 0) {
-                options.block_q = given.block_m();
-                options.block_kv = given.block_n;
-            }
-            prepared->lists = lists_of_mask(*call, inputs, options, device);
+        given.ctas = static_cast<int>(std::max<std::int64_t>(1, call->ctas));
+        if (has_mask(*call)) {
+            const BlockMask mask = mask_of(*call, inputs);
+            const auto keys = static_cast<std::int64_t>(mask::kAtom * mask::pieces_of_row(mask));
+            const auto dim = [](const DeviceTensor& x) { return static_cast<int>(x.shape[3]); };
+            const ForwardConfig config =
+                call->warpgroups != 0 ? given
+                                      : choose_listed(dim(inputs.query), dim(inputs.value), keys);
+            prepared->lists = lists_of_mask(mask, inputs, plan_options(config), device);
             inputs.mask = prepared->lists->mask();
         }
         prepared->desc = check_forward(inputs);
@@ -142,6 +165,9 @@ void* tw_bench_flex_prepare(const TwBenchFlex* call) {
             choose_forward(prepared->desc, cuda::device_info(device).multiprocessors);
         if (call->warpgroups != 0) prepared->config = given;
         prepared->config.stream_k = 0;  // the workspace has no room for partial results
+        prepared->workspace =
+            cuda::Buffer(device, forward_workspace_bytes(prepared->desc, prepared->config));
+        inputs.workspace = prepared->workspace.address();
         prepared->kernels = load_forward(prepared->desc, prepared->config, device);
         return prepared.release();
     } catch (const std::exception& error) {
@@ -168,15 +194,15 @@ void* tw_bench_flex_prepare_backward(const TwBenchFlexBackward* call) {
         if (call->grad_slopes != 0 && !inputs.captures.empty()) {
             inputs.grad_captures = {call->grad_slopes};
         }
-        if (call->forward.attends != nullptr) {
+        if (has_mask(call->forward)) {
             inputs.mask = DeviceMask{
                 .q_len = inputs.query.shape[2], .kv_len = inputs.key.shape[2], .by_key = true};
         }
         inputs.workspace = 256;
         prepared->desc = check_backward(inputs);
         prepared->config = choose_backward(prepared->desc);
-        if (call->forward.attends != nullptr) {
-            prepared->lists = lists_of_mask(call->forward, inputs,
+        if (has_mask(call->forward)) {
+            prepared->lists = lists_of_mask(mask_of(call->forward, inputs), inputs,
                                             backward_plan_options(prepared->config), device);
             inputs.mask = prepared->lists->mask();
         }
