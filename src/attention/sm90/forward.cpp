@@ -118,7 +118,7 @@ const TileShapes& tile_shapes(int query_dim, int value_dim) {
          .few_rows = {.warpgroups = 1, .block_n = 128, .stages = 4},
          .listed = {.warpgroups = 3, .block_n = 64, .stages = 3},
          .listed_few = {.warpgroups = 1, .block_n = 64, .stages = 3, .ctas = 3},
-         .few_keys = 256,
+         .few_keys = 512,
          .two = {.warpgroups = 2, .block_n = 128},
          .three = {.warpgroups = 3, .block_n = 112},
          .three_causal = {.warpgroups = 3, .block_n = 96, .stages = 3},
