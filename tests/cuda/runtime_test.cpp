@@ -1,6 +1,8 @@
 // The CUDA runtime: search, compilation and its cache and, on a GPU, memory, launches, capture.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -173,6 +175,27 @@ TEST(Compiler, AFailureCarriesTheWholeLogAndTheKeptSource) {
     EXPECT_NE(source.find("add_one"), std::string::npos) << kept;
     EXPECT_TRUE(fs::exists(kept.parent_path() / "some/folder/config.cuh"));
     EXPECT_TRUE(fs::exists(kept.parent_path() / "log.txt"));
+}
+
+// Also where nothing was compiled before: exit() waits for the thread, which NVRTC must survive.
+TEST(CompilerDeathTest, AProcessMayEndWhileAThreadCompilesInTheBackground) {
+    TW_REQUIRE_NVRTC();
+    const testing_support::OwnCacheFolder folder;
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    CompileRequest request = add_one("at exit");
+    std::string body;
+    for (int i = 0; i < 3000; ++i) body += fmt::format("x = __expf(x * y + {}.5f); y += x;\n", i);
+    request.source += fmt::format(
+        "\nextern \"C\" __global__ void large(float* p) {{ float x = p[0], y = p[1];\n{}p[0] = y; "
+        "}}",
+        body);
+    EXPECT_EXIT(
+        {
+            compile_in_background(request);
+            std::this_thread::sleep_for(std::chrono::milliseconds(300));
+            std::exit(0);
+        },
+        testing::ExitedWithCode(0), "");
 }
 
 TEST(Compiler, SpillsBeyondTheLimitAreAnError) {

@@ -86,6 +86,7 @@ void open_nvrtc(Nvrtc& nvrtc) {
 }
 
 std::atomic<bool> is_nvrtc_open = false;
+std::atomic<bool> has_compiled = false;  // NVRTC in this process
 
 const Nvrtc& opened_nvrtc() {
     static const Nvrtc* const kNvrtc = [] {
@@ -300,6 +301,7 @@ Compiled run_nvrtc(const CompileRequest& request) {
     }
     const int status =
         nvrtc.nvrtcCompileProgram(program, static_cast<int>(options.size()), options.data());
+    has_compiled = true;
     const auto read = [&](auto size_of_text, auto text) {
         std::size_t size = 0;
         if (size_of_text(program, &size) != 0 || size == 0) return std::string();
@@ -326,6 +328,22 @@ Compiled run_nvrtc(const CompileRequest& request) {
     }
     read_log(compiled);
     return compiled;
+}
+
+/// Compiles a program of nothing if nothing was compiled yet, whatever comes of that.
+bool initialise_nvrtc(const std::string& arch) {
+    if (has_compiled) return true;
+    CompileRequest nothing;
+    nothing.name = "nothing";
+    nothing.arch = arch;
+    nothing.source = "extern \"C\" __global__ void nothing() {}\n";
+    try {
+        run_nvrtc(nothing);
+    } catch (const std::exception& error) {
+        debug_log("cuda", "NVRTC compiled nothing: {}", error.what());
+        return false;
+    }
+    return true;
 }
 
 /// What makes the cubin slower than a request allows, or nothing.
@@ -377,9 +395,15 @@ struct BackgroundThreads {
     std::mutex mutex;
     std::vector<Background> all;
 };
-BackgroundThreads& background_threads() {
-    opened_nvrtc();                    // first, so that it outlives the threads that use it
+std::atomic<BackgroundThreads*> begun_threads = nullptr;  // null before the first
+
+/// Objects with static storage are destroyed in the reverse order of their construction. NVRTC
+/// constructs its own while it compiles for the first time, so it does that before these threads,
+/// which exit() waits for, exist; otherwise a process that ends while they compile crashes.
+BackgroundThreads& background_threads(const std::string& arch) {
+    [[maybe_unused]] static const bool kInitialised = initialise_nvrtc(arch);
     static BackgroundThreads threads;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+    begun_threads = &threads;
     return threads;
 }
 
@@ -478,9 +502,10 @@ bool is_compiled(const CompileRequest& request) {
 
 bool is_compiling(const CompileRequest& request) {
     const std::string key = source_key(request);
-    BackgroundThreads& threads = background_threads();
-    const std::lock_guard lock(threads.mutex);
-    return std::any_of(threads.all.begin(), threads.all.end(), [&](const Background& work) {
+    BackgroundThreads* const threads = begun_threads;
+    if (threads == nullptr) return false;
+    const std::lock_guard lock(threads->mutex);
+    return std::any_of(threads->all.begin(), threads->all.end(), [&](const Background& work) {
         return work.key == key && !work.done->load();
     });
 }
@@ -492,7 +517,7 @@ void compile_in_background(CompileRequest request) {
     } catch (const UserError&) {
         return;  // no NVRTC, as the call that needs the cubin will say
     }
-    BackgroundThreads& threads = background_threads();
+    BackgroundThreads& threads = background_threads(request.arch);
     const std::lock_guard lock(threads.mutex);
     std::erase_if(threads.all, [](const Background& work) { return work.done->load(); });
     auto done = std::make_shared<std::atomic<bool>>(false);
@@ -512,10 +537,11 @@ void compile_in_background(CompileRequest request) {
 }
 
 std::size_t background_compilations() {
-    BackgroundThreads& threads = background_threads();
-    const std::lock_guard lock(threads.mutex);
-    std::erase_if(threads.all, [](const Background& work) { return work.done->load(); });
-    return threads.all.size();
+    BackgroundThreads* const threads = begun_threads;
+    if (threads == nullptr) return 0;
+    const std::lock_guard lock(threads->mutex);
+    std::erase_if(threads->all, [](const Background& work) { return work.done->load(); });
+    return threads->all.size();
 }
 
 void forget_cubin(const CompileRequest& request) {
