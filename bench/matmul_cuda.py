@@ -14,7 +14,8 @@ first and the last rows. --sweep: bf16 sizes from 512 to 16384, and others, as r
 graphs without rests, and the geometric mean; --tiles: with programs of blocks of a few sizes, too;
 --autotune: also with the choices that were measured to be fastest, and the speed of the default as
 a multiple of theirs. --epilogues: bf16 products of some sizes, plain and with each epilogue, as
-replays of CUDA graphs without rests; all kernels of a size and cuBLAS alternate.
+replays of CUDA graphs without rests; all kernels of a size, cuBLAS and the epilogues that cuBLASLt
+fuses (bias with relu or tanh-gelu, and the sum with what the result held) alternate.
 """
 
 import argparse
@@ -208,6 +209,17 @@ def peers_of(case, x, y):
     torch.backends.cuda.matmul.allow_tf32 = True
     product = torch.empty(case.m, case.n, device="cuda", dtype=DTYPES[case.dtype])
     return {"cuBLAS": lambda: torch.mm(x, y, out=product)}
+
+
+def fused_peer_of(case, x, y, bias):
+    """The same epilogue by cuBLASLt, or None; a residual is what the result held before."""
+    product = torch.zeros(case.m, case.n, device="cuda", dtype=DTYPES[case.dtype])
+    if case.after == "residual":
+        return lambda: torch.addmm(product, x, y, out=product)
+    if case.after not in ("relu", "gelu tanh"):
+        return None
+    gelu = case.after == "gelu tanh"
+    return lambda: torch._addmm_activation(bias, x, y, use_gelu=gelu, out=product)
 
 
 class DLDevice(ctypes.Structure):
@@ -422,12 +434,13 @@ def sweep(library, rounds, tiles, autotune):
 
 def epilogues(library, rounds):
     for m, n, k in EPILOGUE_SIZES:
-        replays, arrays_of, worst, repeats = {}, {}, 0.0, True
+        replays, fused_replays, worst, repeats = {}, {}, 0.0, True
+        arrays_of, peers = {}, {}  # replays read them
         flop = 2.0 * m * n * k
         calls, count = (10, 10) if flop < 1e11 else (1, max(3, min(20, int(8e12 / flop))))
         for after in ("", *EPILOGUES):
             case = Case(m, n, k, after=after)
-            arrays = arrays_of[after] = case.arrays()  # replays read them
+            arrays = arrays_of[after] = case.arrays()
             if not after:
                 cublas = peers_of(case, *arrays[:2])["cuBLAS"]
                 replays["cuBLAS"] = graph_of(library, cublas, calls)
@@ -436,17 +449,28 @@ def epilogues(library, rounds):
             worst = error if not error <= worst else worst
             repeats = repeats and same
             replays[after or "plain"] = graph_of(library, launch, calls)
+            fused = peers[after] = fused_peer_of(case, *arrays[:3])
+            if fused is not None:
+                fused_replays[after] = graph_of(library, fused, calls)
+        replays |= {f"cuBLASLt {after}": replay for after, replay in fused_replays.items()}
         times = {name: [] for name in replays}
+        names = list(replays)
+        for name in names:  # the clock falls to what the products' power allows
+            replay_time(replays[name], count)
         for i in range(rounds):
-            for name in list(replays)[:: 1 if i % 2 == 0 else -1]:
+            # Each has another place in each round: what runs first after a pause is faster.
+            first = i * len(names) // rounds
+            for name in names[first:] + names[:first]:
                 times[name].append(replay_time(replays[name], count) / calls)
         median = {name: statistics.median(all_of) for name, all_of in times.items()}
         cublas = median.pop("cuBLAS")
+        of_lt = {after: median.pop(f"cuBLASLt {after}") for after in fused_replays}
         print(
             f"{m:5d} x {n:5d} x {k:5d} error {worst:.1e}{'' if repeats else ' BITS CHANGE'}"
             f"  cuBLAS {flop / cublas / 1e9:6.1f} TFLOP/s"
             + "".join(
-                f"  {name} {cublas / ms:.3f} ({median['plain'] / ms:.3f} of plain)"
+                f"  {name} {cublas / ms:.3f} ({median['plain'] / ms:.3f} of plain"
+                + (f", cuBLASLt {cublas / of_lt[name]:.3f})" if name in of_lt else ")")
                 for name, ms in median.items()
             ),
             flush=True,
