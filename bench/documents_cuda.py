@@ -11,12 +11,11 @@ once: small documents are bound by memory.
 """
 
 import argparse
-import ctypes
 import statistics
 
 import torch
 from attention_cuda import burst, run_cases, utilisation
-from flex_cuda import Flex, flex_library
+from flex_cuda import Flex, flex_library, prepare
 from flex_cuda_backward import FlexBackward
 
 TOKENS, HEADS = 32768, 16
@@ -86,17 +85,8 @@ class Problem:
         return call, out, lse, profile
 
     def ours(self, library, kind, config=None):
-        handle = library.handle
         call, out, lse, profile = self.call(kind, config)
-        prepared = handle.tw_bench_flex_prepare(ctypes.byref(call))
-        if not prepared:
-            raise RuntimeError(handle.tw_bench_flex_error().decode())
-
-        def launch():
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            if handle.tw_bench_flex_launch(ctypes.c_void_p(prepared), stream):
-                raise RuntimeError(handle.tw_bench_flex_error().decode())
-
+        launch = prepare(library.handle, call)
         launch.out, launch.lse, launch.profile = out, lse, profile
         launch.call, launch.keep = call, self
         return launch
@@ -104,7 +94,6 @@ class Problem:
     def ours_backward(self, library, kind, deterministic):
         forward = self.ours(library, kind)
         forward()
-        handle = library.handle
         grads = [self.empty() for _ in range(3)]
         call = FlexBackward(
             forward=forward.call,
@@ -114,15 +103,7 @@ class Problem:
             grad_value=grads[2].data_ptr(),
             deterministic=deterministic,
         )
-        prepared = handle.tw_bench_flex_prepare_backward(ctypes.byref(call))
-        if not prepared:
-            raise RuntimeError(handle.tw_bench_flex_error().decode())
-
-        def launch():
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            if handle.tw_bench_flex_launch_backward(ctypes.c_void_p(prepared), stream):
-                raise RuntimeError(handle.tw_bench_flex_error().decode())
-
+        launch = prepare(library.handle, call, "_backward")
         launch.grads, launch.profile, launch.keep = grads, forward.profile, (forward, call)
         return launch
 

@@ -54,6 +54,20 @@ class Flex(ctypes.Structure):
     ]
 
 
+def prepare(handle, call, suffix=""):
+    """The launch of a TwBenchFlex, or with the suffix `_backward` of a TwBenchFlexBackward."""
+    prepared = getattr(handle, f"tw_bench_flex_prepare{suffix}")(ctypes.byref(call))
+    if not prepared:
+        raise RuntimeError(handle.tw_bench_flex_error().decode())
+
+    def launch():
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        if getattr(handle, f"tw_bench_flex_launch{suffix}")(ctypes.c_void_p(prepared), stream):
+            raise RuntimeError(handle.tw_bench_flex_error().decode())
+
+    return launch
+
+
 DOCUMENT_LENGTHS = [1124, 212, 1510, 390, 688, 64, 901, 1337, 155, 480, 873, 458]  # 8192 in all
 
 
@@ -139,17 +153,8 @@ class Problem:
         return call, out, lse, profile, workspace
 
     def ours(self, config=None, exact=False):
-        handle = self.library.handle
         call, out, lse, profile, workspace = self.call(config, exact)
-        prepared = handle.tw_bench_flex_prepare(ctypes.byref(call))
-        if not prepared:
-            raise RuntimeError(handle.tw_bench_flex_error().decode())
-
-        def launch():
-            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            if handle.tw_bench_flex_launch(ctypes.c_void_p(prepared), stream):
-                raise RuntimeError(handle.tw_bench_flex_error().decode())
-
+        launch = prepare(self.library.handle, call)
         launch.out, launch.lse, launch.profile, launch.call = out, lse, profile, call
         launch.keep = (self.q, self.k, self.v, workspace)
         return launch
@@ -193,9 +198,9 @@ class Problem:
 def flex_library(path):
     library = Library(path)
     library.handle.tw_bench_flex_error.restype = ctypes.c_char_p
-    for prepare in ("tw_bench_flex_prepare", "tw_bench_flex_prepare_backward"):
-        getattr(library.handle, prepare).restype = ctypes.c_void_p
-        getattr(library.handle, prepare).argtypes = [ctypes.c_void_p]
+    for name in ("tw_bench_flex_prepare", "tw_bench_flex_prepare_backward"):
+        getattr(library.handle, name).restype = ctypes.c_void_p
+        getattr(library.handle, name).argtypes = [ctypes.c_void_p]
     return library
 
 

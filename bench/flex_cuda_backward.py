@@ -18,7 +18,7 @@ import statistics
 import torch
 from attention_cuda import SDPBackend, burst, run_cases, utilisation
 from attention_cuda_backward import sdpa
-from flex_cuda import CASES, Flex, Problem, flex_library
+from flex_cuda import CASES, Flex, Problem, flex_library, prepare
 
 # Fractions of cuDNN's causal backward: factor x best peer / cuDNN causal, all measured on one H200
 # in one process.
@@ -48,7 +48,6 @@ class FlexBackward(ctypes.Structure):
 def ours(problem, grad_out, deterministic):
     forward = problem.ours()
     forward()
-    handle = problem.library.handle
     grads = [torch.full_like(t, math.nan) for t in (problem.q, problem.k, problem.v)]
     call = FlexBackward(
         forward=forward.call,
@@ -61,15 +60,7 @@ def ours(problem, grad_out, deterministic):
     if problem.score and "slopes" in problem.score:
         grads.append(torch.full_like(problem.slopes, math.nan))
         call.grad_slopes = grads[3].data_ptr()
-    prepared = handle.tw_bench_flex_prepare_backward(ctypes.byref(call))
-    if not prepared:
-        raise RuntimeError(handle.tw_bench_flex_error().decode())
-
-    def launch():
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        if handle.tw_bench_flex_launch_backward(ctypes.c_void_p(prepared), stream):
-            raise RuntimeError(handle.tw_bench_flex_error().decode())
-
+    launch = prepare(problem.library.handle, call, "_backward")
     launch.grads, launch.profile = grads, forward.profile
     launch.keep = (forward, grad_out, call)
     return launch
