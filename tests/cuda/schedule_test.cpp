@@ -17,6 +17,7 @@
 #include "cuda/schedule/split_product.h"
 #include "tests/cuda/schedule_support.h"
 #include "tests/cuda/test_support.h"
+#include "tests/support/sources.h"
 
 namespace tilewright::cuda::schedule {
 namespace {
@@ -322,9 +323,7 @@ TEST(Schedule, TilesFillTheMultiprocessors) {
 void expect_golden(const std::string& file, const std::string& text) {
     const std::filesystem::path path =
         std::filesystem::path(TW_SOURCE_FOLDER) / "tests/cuda/golden" / file;
-    if (!std::filesystem::exists(path.parent_path())) {
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
-    }
+    TW_REQUIRE_SOURCES();
     if (std::getenv("TILEWRIGHT_UPDATE_GOLDEN") != nullptr) std::ofstream(path) << text;
     std::ifstream from(path);
     const std::string golden(std::istreambuf_iterator<char>(from), {});

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "cpu/interpreter.h"
 #include "cuda/schedule/schedule.h"
@@ -18,6 +17,7 @@
 #include "tests/run/random_products.h"
 #include "tests/support/portable_program.h"
 #include "tests/support/seeds.h"
+#include "tests/support/sources.h"
 #include "tilewright/lang.h"
 
 namespace tilewright {
@@ -26,11 +26,6 @@ namespace {
 using tilewright::testing::difference;
 using tilewright::testing::PortableProgram;
 using Buffers = std::vector<std::vector<std::byte>>;
-
-/// Skips the test without the checkout of the build, which has the emulated headers.
-#define TW_REQUIRE_SOURCES()                                               \
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator")) \
-    GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here"
 
 TEST(CudaEmulated, RandomProgramsGiveWhatTheReferenceGives) {
     TW_REQUIRE_SOURCES();

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 
 #include <csignal>
-#include <filesystem>
 
 #include "cpu/interpreter.h"
 #include "ir/passes/pipeline.h"
@@ -16,6 +15,7 @@
 #include "lang/trace.h"
 #include "tests/cuda/emulate.h"
 #include "tests/run/cuda_arrays.h"
+#include "tests/support/sources.h"
 #include "tilewright/lang.h"
 
 namespace tilewright {
@@ -110,8 +110,7 @@ ScanCase recurrence(DType dtype, const Extents& shape, int axis, bool reverse, i
 }
 
 TEST(CudaScans, RecurrencesOfEveryDtypeGiveWhatTheReferenceGives) {
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    TW_REQUIRE_SOURCES();
     using enum DType;
     std::vector<ScanCase> cases;
     int turn = 0;
@@ -148,8 +147,7 @@ TEST(CudaScans, RecurrencesOfEveryDtypeGiveWhatTheReferenceGives) {
 }
 
 TEST(CudaScans, TuplesOfSeveralDtypesAndCapturedScalars) {
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    TW_REQUIRE_SOURCES();
     using enum DType;
     std::vector<ScanCase> cases;
     for (const std::int64_t n : {45, 700}) {
@@ -211,8 +209,7 @@ TEST(CudaScans, TuplesOfSeveralDtypesAndCapturedScalars) {
 
 // What lines combine to is in all threads; past the end of lines, functions change it.
 TEST(CudaScans, LastElementsOfLinesAreThoseOfTheReference) {
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    TW_REQUIRE_SOURCES();
     std::vector<ScanCase> cases;
     for (const auto& [shape, axis, warps] : {std::tuple{Extents{5, 3}, 1, 1},
                                              {Extents{3, 77}, 1, 2},
@@ -254,8 +251,7 @@ TEST(CudaScans, LastElementsOfLinesAreThoseOfTheReference) {
 
 // Several scans in a loop, whose totals go through the same shared memory.
 TEST(CudaScans, ScansInLoops) {
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    TW_REQUIRE_SOURCES();
     const Extents shape = {2, 900};
     ScanCase made = traced_scan("loop",
                                 [=](Ref m, Ref c, Ref y) {
@@ -384,8 +380,7 @@ TEST(CudaScans, WhatIsNotDonePieceByPieceIsNamed) {
 
 // Lines that fit neither registers nor shared memory.
 TEST(CudaScans, LongLinesAreScannedInPieces) {
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    TW_REQUIRE_SOURCES();
     using enum DType;
     std::vector<ScanCase> cases = {long_lines(f32, {1, 262144}, 1, false),
                                    long_lines(f32, {40001, 2}, 0, true),
@@ -452,8 +447,7 @@ ScanCase recurrence_gradients(DType dtype, const Extents& shape, int axis, bool 
 }
 
 TEST(CudaScans, GradientsGiveWhatTheReferenceGives) {
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    TW_REQUIRE_SOURCES();
     std::vector<ScanCase> cases;
     for (const bool reverse : {false, true}) {
         cases.push_back(recurrence_gradients(DType::f32, {3, 77}, 1, reverse, 0, 1e-5));
@@ -476,8 +470,7 @@ TEST(CudaScans, GradientsOfLinesThatFitNoThreadBlockAreRefused) {
 
 // What GPUs leave undefined, and other blocks of threads would notice.
 TEST(CudaScans, TheEmulatorNoticesWhatIsUndefined) {
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    TW_REQUIRE_SOURCES();
     const ScanCase made = recurrence(DType::i32, {1, 2048}, 1, false, 4, 0);
     const ir::Function prepared = cuda::prepare(made.function);
     testing_support::ProgramArrays arrays(made.function, made.extents);
@@ -508,8 +501,7 @@ TEST(CudaScans, TheEmulatorNoticesWhatIsUndefined) {
 
 // Functions of more values than registers should hold are scanned in steps.
 TEST(CudaScans, FunctionsWithoutTextAreScannedInSteps) {
-    if (!std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator"))
-        GTEST_SKIP() << "NOT RUN: the sources that this was built from are not here";
+    TW_REQUIRE_SOURCES();
     const Extents shape = {2, 33};
     const ScanCase made =
         traced_scan("nine",

@@ -22,6 +22,7 @@
 #include "tests/run/cuda_programs.h"
 #include "tests/run/scheduled_case.h"
 #include "tests/run/scheduled_programs.h"
+#include "tests/support/sources.h"
 
 namespace tilewright {
 namespace {
@@ -30,7 +31,6 @@ using testing_support::Case;
 using testing_support::CudaProgram;
 using testing_support::EmulatedKernels;
 using testing_support::Faults;
-using testing_support::has_sources;
 using testing_support::ProgramArrays;
 using testing_support::uneven_products;
 
@@ -52,17 +52,17 @@ void expect_reference_results(const std::vector<CudaProgram>& programs, bool cop
 }
 
 TEST(CudaScheduled, ProgramsOfEveryPathGiveWhatTheReferenceGives) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     expect_reference_results(testing_support::scheduled_programs());
 }
 
 TEST(CudaScheduled, ChainedProductsGiveWhatTheReferenceGives) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     expect_reference_results(testing_support::chained_programs());
 }
 
 TEST(CudaScheduled, OperandsThatThreadsCopyGiveWhatTheReferenceGives) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     for (const CudaProgram& program : testing_support::copied_programs()) {
         const Case one(program, true);
         EXPECT_NE(one.kernel.source.find("copy_box<"), std::string::npos) << program.name;
@@ -71,7 +71,7 @@ TEST(CudaScheduled, OperandsThatThreadsCopyGiveWhatTheReferenceGives) {
 }
 
 TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     using cuda::schedule::Pairs;
     std::vector<std::unique_ptr<Case>> cases;
     std::vector<cuda::Generated> kernels;
@@ -124,7 +124,7 @@ TEST(CudaScheduled, TilesOfEverySizeAndPairsGiveWhatTheReferenceGives) {
 }
 
 TEST(CudaScheduled, EveryChoiceToMeasureGivesWhatTheReferenceGives) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     const CudaProgram program = testing_support::product({"tuned", 264, 328, 136, 256, 256});
     const ir::Function function = ir::parse(program.text);
     cuda::Target target = cuda::target_of("sm_90a");
@@ -287,7 +287,7 @@ TEST(CudaScheduled, ProductsOfOtherFormsAreNotSplitOrMerged) {
 }
 
 TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     // More iterations than slots, a block with two programs, and an odd number of panels.
     Faults faults(testing_support::product({"faults", 256, 384, 384, 128, 192}));
     const std::string& source = faults.source;
@@ -308,7 +308,7 @@ TEST(CudaScheduled, EveryPlantedFaultIsSeen) {
 }
 
 TEST(CudaScheduled, EveryFaultPlantedInLoadsAheadIsSeen) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     // Three panels of a tile in two slots, and two programs in a block.
     const std::string add =
         "%fr = cast %rest : f32TILE\n"
@@ -338,7 +338,7 @@ TEST(CudaScheduled, EveryFaultPlantedInLoadsAheadIsSeen) {
 }
 
 TEST(CudaScheduled, EveryFaultPlantedInFragmentsIsSeen) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     Faults faults(testing_support::product({.name = "faults",
                                             .m = 256,
                                             .n = 384,
@@ -360,7 +360,7 @@ TEST(CudaScheduled, EveryFaultPlantedInFragmentsIsSeen) {
 }
 
 TEST(CudaScheduled, EveryFaultPlantedInPairsIsSeen) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     Faults faults(testing_support::product({"faults", 256, 384, 768, 128, 192}),
                   cuda::schedule::Choice{.tile = {128, 192, cuda::schedule::Pairs::rows}});
     const std::string& source = faults.source;
@@ -375,7 +375,7 @@ TEST(CudaScheduled, EveryFaultPlantedInPairsIsSeen) {
 }
 
 TEST(CudaScheduled, EveryFaultPlantedInChainsIsSeen) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     // More iterations than slots, and blocks with two programs; not causal, so that all are alike.
     Faults faults(testing_support::attention({"faults", 4, 128, 448, 64, 128, 64}));
     const std::string& source = faults.source;
@@ -404,7 +404,7 @@ TEST(CudaScheduled, EveryFaultPlantedInChainsIsSeen) {
 }
 
 TEST(CudaScheduled, EveryBarrierLeftOutOfOtherKernelsIsSeen) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     const CudaProgram programs[] = {
         // A ring of copies.
         testing_support::matmul_program("f16", "f32", 64, 64, 32, 6, 1e-3),

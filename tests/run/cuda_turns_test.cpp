@@ -8,6 +8,7 @@
 #include "tests/run/cuda_programs.h"
 #include "tests/run/scheduled_case.h"
 #include "tests/run/scheduled_programs.h"
+#include "tests/support/sources.h"
 
 namespace tilewright {
 namespace {
@@ -16,14 +17,13 @@ using testing_support::Case;
 using testing_support::CudaProgram;
 using testing_support::EmulatedKernels;
 using testing_support::Faults;
-using testing_support::has_sources;
 
 cuda::schedule::Choice turns_of(std::int64_t rows, std::int64_t columns) {
     return {.tile = {rows, columns, cuda::schedule::Pairs::none, true}};
 }
 
 TEST(CudaTurns, GiveWhatTheReferenceGives) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     std::vector<std::unique_ptr<Case>> cases;
     std::vector<cuda::Generated> kernels;
     for (const CudaProgram& program : testing_support::uneven_products()) {
@@ -56,7 +56,7 @@ TEST(CudaTurns, SumsThatDoNotFitTheRegistersAreRefused) {
 
 // Two warpgroups with two programs each, in a product shorter than its epilogue.
 TEST(CudaTurns, EveryPlantedFaultIsSeen) {
-    if (!has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     const std::string add =
         "%fr = cast %rest : f32TILE\n"
         "%s = add %d, %fr : f32TILE\n"

@@ -18,6 +18,7 @@
 #include "ir/parse.h"
 #include "ir/print.h"
 #include "tests/run/scheduled_case.h"
+#include "tests/support/sources.h"
 
 namespace tilewright {
 namespace {
@@ -188,7 +189,7 @@ TEST(ErrorFunctions, SpecialValuesStay) {
 
 // Epilogues of products, by wgmma and by mma.sync, on the host emulation.
 TEST(ErrorFunctions, EpiloguesHaveThem) {
-    if (!testing_support::has_sources()) GTEST_SKIP() << "NOT RUN: the sources are not here";
+    TW_REQUIRE_SOURCES();
     const std::string epilogue = testing_support::with_shapes(
         "%mean = constant 16 : f32TILE\n%x1 = sub %d, %mean : f32TILE\n"
         "%root = constant 0.70710678118654752 : f32TILE\n%half = constant 0.5 : f32TILE\n"

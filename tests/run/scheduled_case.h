@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,10 +22,6 @@
 #include "tests/run/scheduled_programs.h"
 
 namespace tilewright::testing_support {
-
-inline bool has_sources() {
-    return std::filesystem::exists(TW_SOURCE_FOLDER "/tests/cuda/emulator");
-}
 
 /// A program with its arrays, the reference results, and its kernel.
 struct Case {
