@@ -387,6 +387,12 @@ int default_threads() {
     return threads;
 }
 
+/// TILEWRIGHT_THREADS as it was at the first use of the machine; 0 without it.
+int usual_threads() {
+    static const int usual = default_threads();
+    return usual;
+}
+
 /// True while this thread runs one of several bodies of a parallel loop, whose calls may access the
 /// same arrays.
 thread_local bool g_beside_others = false;
@@ -445,6 +451,7 @@ struct Timed {
 /// `make()` makes the object that executes frames, one for each thread.
 template <typename Make>
 void run_programs(const Program& program, const ir::Arguments& arguments, const Make& make) {
+    usual_threads();  // so that a wrong number fails with the first call, which may need one thread
     const Call call(program, arguments);
     const std::int64_t count = call.num_programs();
     if (count == 0) return;
@@ -530,7 +537,7 @@ void set_num_threads(int threads) {
 }
 
 int num_threads() {
-    static const int usual = default_threads();
+    const int usual = usual_threads();
     const int set = g_threads;
     const int threads = set > 0 ? set : usual;
     const int cores = oneapi::tbb::info::default_concurrency();

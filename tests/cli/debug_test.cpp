@@ -149,6 +149,17 @@ TEST(ThreadsDeathTest, TheEnvironmentSaysHowMany) {
     EXPECT_EXIT(threads(), ::testing::ExitedWithCode(41), "");
     ::setenv("TILEWRIGHT_THREADS", "many", 1);
     EXPECT_EXIT(std::exit(run_program({"bench", "norm"}).status), ::testing::ExitedWithCode(2), "");
+    const auto one_program = [] {
+        try {
+            (void)rms_norm(Tensor::full(f32, {1, 8}, 1.0));
+        } catch (const UserError& error) {
+            std::fprintf(stderr, "%s\n", error.what());
+            std::exit(2);
+        }
+        std::exit(0);
+    };
+    EXPECT_EXIT(one_program(), ::testing::ExitedWithCode(2),
+                "TILEWRIGHT_THREADS. expected a number of threads, at least 1, but got .many.");
     ::unsetenv("TILEWRIGHT_THREADS");
 }
 
