@@ -82,10 +82,15 @@ RefIndex slice_of(nb::handle subscript, std::int64_t extent) {
     Py_ssize_t first = 0;
     Py_ssize_t end = 0;
     Py_ssize_t stride = 1;
+    if (PyLong_Check(step.ptr()) && PyObject_Not(step.ptr()) == 1)
+        index_error("expected a slice with a positive step but got 0");
     if (PySlice_Unpack(subscript.ptr(), &first, &end, &stride) != 0) nb::raise_python_error();
     const Py_ssize_t size = PySlice_AdjustIndices(extent, &first, &end, stride);
-    if (stride < 0)
-        index_error("expected a slice with a positive step but got " + std::to_string(stride));
+    if (stride < 0) {
+        index_error("expected a slice with a positive step but got " + std::to_string(stride) +
+                    "; the index tw.arange(" + std::to_string(first) + ", " + std::to_string(end) +
+                    ", " + std::to_string(stride) + ") reads these elements in this order");
+    }
     return ds(Operand(static_cast<std::int64_t>(first), kNowhere), size, stride);
 }
 

@@ -170,6 +170,10 @@ class Kernel:
             except TypeError as error:
                 _name_line(error)
                 raise
+            except (IndexError, ValueError) as error:
+                if str(error).startswith("["):  # ours, not one that the kernel itself raises
+                    _name_line(error)
+                raise
             if result is not None:
                 raise TypeError(
                     f"[kernel] expected `{self.name}` to return None, since a kernel stores its "

@@ -406,9 +406,12 @@ def _getitem(tile, subscript):
             continue
         extent = next(extents)
         if isinstance(item, slice):
+            if item.step is not None and _integer("index", "the step of a slice", item.step) < 1:
+                raise IndexError(
+                    f"[index] expected a slice of a tile with a positive step but got {item.step}; "
+                    "the index tw.arange(...) of a Ref reads elements in any order"
+                )
             start, stop, step = item.indices(extent)
-            if step < 0:
-                raise IndexError(f"[index] expected a slice with a positive step but got {step}")
             starts.append(start)
             sizes.append(len(range(start, stop, step)))
             strides.append(step)

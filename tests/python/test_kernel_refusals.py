@@ -256,6 +256,58 @@ def test_static_and_block_indices_outside():
         outside(past_the_block, True, **specs)
 
 
+def reversed_ref(x, o):
+    o[...] = x[::-1]
+
+
+def reversed_store(x, o):
+    o[2::-2] = x[:2]
+
+
+def reversed_tile(x, o):
+    o[...] = x[...][::-1]
+
+
+def step_of_zero(x, o):
+    o[...] = x[::0]
+
+
+def step_of_zero_in_a_tile(x, o):
+    o[...] = x[...][::0]
+
+
+STEPS = {
+    reversed_ref: (ValueError, r"got -1; the index tw\.arange\(3, -1, -1\) reads"),
+    reversed_store: (ValueError, r"got -2; the index tw\.arange\(2, -1, -2\) reads"),
+    reversed_tile: (IndexError, r"a slice of a tile with a positive step but got -1; "),
+    step_of_zero: (ValueError, "a slice with a positive step but got 0"),
+    step_of_zero_in_a_tile: (IndexError, "a slice of a tile with a positive step but got 0"),
+}
+
+
+@pytest.mark.parametrize("body", STEPS)
+def test_steps_of_slices_are_refused_with_the_line(body):
+    kind, text = STEPS[body]
+    line = body.__code__.co_firstlineno + 1
+    with pytest.raises(kind, match=rf"^\[index\].*{text}.*\(at .*refusals\.py:{line}\)"):
+        run(tw.kernel(body), ((4,), F32), X4)
+
+    @tw.kernel
+    def in_order(x, o):
+        o[...] = x[tw.arange(3, -1, -1)]
+
+    assert run(in_order, ((4,), F32), np.arange(4, dtype=F32)).tolist() == [3, 2, 1, 0]
+
+
+def test_errors_that_a_kernel_raises_are_left_alone():
+    @tw.kernel
+    def raises(x, o):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="^mine$"):
+        run(raises, ((4,), F32), X4)
+
+
 def test_errors_of_types_name_the_line():
     @tw.kernel
     def branches(x, o):

@@ -76,6 +76,10 @@ class Spec:
     autotune: bool = False
 
     @property
+    def op(self):
+        return "flex_attention"
+
+    @property
     def target(self):
         if self.backward:
             return "tilewright_attention_backward"

@@ -54,6 +54,10 @@ class _Spec:
     y_dtype: object
 
     @property
+    def op(self):
+        return "layer_norm" if self.layer else "rms_norm"
+
+    @property
     def target(self):
         return "tilewright_norm_backward" if self.backward else "tilewright_norm"
 

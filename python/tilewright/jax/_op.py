@@ -400,6 +400,12 @@ class _Spec:
     batches: tuple
     batching: object = None  #: a user's rule for vmap
 
+    has_no_derivative = True  # of its own: `vjp` is around the primitive
+
+    @property
+    def op(self):
+        return self.source.name
+
     @property
     def target(self):
         return self.source.name

@@ -2,6 +2,7 @@
 
 A spec, frozen and hashable, holds everything about one call except its arrays:
 
+- ``op``: the function that users call, for messages;
 - ``target``: name of the custom call, ``attributes()``: its attributes;
 - ``results(*operands)``: shapes and dtypes of the results;
 - ``batch(operands, dims)``: for vmap, the primitive on operands with one more dimension, and the
@@ -38,11 +39,11 @@ def define(name):
     # custom_partitioning needs the devices, but JAX sees it only when this primitive is lowered.
     dispatch.prim_requires_devices_during_lowering.add(primitive)
     lower = mlir.lower_fun(_partitioned, multiple_results=True)
-    mlir.register_lowering(primitive, functools.partial(_refuse_platform, name))
+    mlir.register_lowering(primitive, _refuse_platform)
     for platform in PLATFORMS:
         mlir.register_lowering(primitive, lower, platform=platform)
     batching.primitive_batchers[primitive] = _batch
-    ad.primitive_jvps[primitive] = functools.partial(_refuse_derivative, name)
+    ad.primitive_jvps[primitive] = _refuse_derivative
     return primitive
 
 
@@ -128,7 +129,7 @@ def _warn_of_gathering(spec, place, before, after):
         kept = after[dim] if dim < len(after) else None
         if axes is not None and axes != kept:
             warnings.warn(
-                f"[{spec.target}] {name} is gathered along dimension {dim}, which is sharded "
+                f"[{spec.op}] {name} is gathered along dimension {dim}, which is sharded "
                 f"over {axes}: the operation needs all of it",
                 stacklevel=2,
             )
@@ -140,22 +141,22 @@ def _spec_of(shape):
     return entries + (None,) * (len(shape.shape) - len(entries))
 
 
-def _refuse_platform(name, context, *operands, spec):
+def _refuse_platform(context, *operands, spec):
     platforms = ", ".join(context.module_context.platforms)
     raise NotImplementedError(
-        f"[{name}] expected one of the platforms {', '.join(PLATFORMS)} but got {platforms}"
+        f"[{spec.op}] expected one of the platforms {', '.join(PLATFORMS)} but got {platforms}"
     )
 
 
-def _refuse_derivative(name, primals, tangents, *, spec):
-    if name == "tilewright_op":
+def _refuse_derivative(primals, tangents, *, spec):
+    if getattr(spec, "has_no_derivative", False):
         raise NotImplementedError(
-            f"[{name}] expected an operation that has a derivative, differentiated in reverse mode "
-            "and once; tilewright.jax.op(f, vjp=...) gives a kernel one"
+            f"[{spec.op}] expected an operation that has a derivative, differentiated in reverse "
+            "mode and once; tilewright.jax.op(f, vjp=...) gives a kernel one"
         )
     raise NotImplementedError(
-        f"[{name}] expected to be differentiated in reverse mode, once, but forward mode or a "
-        "second derivative was asked for"
+        f"[{spec.op}] expected to be differentiated once, in reverse mode (jax.grad, jax.vjp), but "
+        "a second derivative or forward mode was asked for"
     )
 
 

@@ -188,6 +188,24 @@ def test_forward_mode_is_refused(derivative):
         jax.jit(derivative(operations["flex_attention"]))(Q)
 
 
+def test_second_derivatives_are_refused_by_the_name_of_the_function():
+    attention = {
+        "plain": lambda x: twj.flex_attention(x, x, x),
+        "causal, in jit": jax.jit(lambda x: twj.flex_attention(x, x, x, causal=True)),
+        "mha": lambda x: twj.mha(x, x, x, None),
+    }
+    norms = {"rms_norm": twj.rms_norm, "layer_norm": twj.layer_norm}
+    operations = [("flex_attention", f) for f in attention.values()] + list(norms.items())
+    for name, operation in operations:
+
+        def total(x, operation=operation):
+            return operation(x).sum()
+
+        for second in (jax.hessian(total), jax.grad(lambda x: jax.grad(total)(x).sum())):
+            with pytest.raises(NotImplementedError, match=rf"^\[{name}\] .*a second derivative"):
+                second(Q)
+
+
 def everything(x, weight):
     """Every operation, forward and backward."""
 
