@@ -1,4 +1,7 @@
-"""The error of front ends for what they cannot trace."""
+"""The error of front ends for what they cannot trace, and the user's line in errors."""
+
+import os
+import traceback
 
 
 class UnsupportedError(NotImplementedError):
@@ -18,3 +21,15 @@ class UnsupportedError(NotImplementedError):
     def public(self, prefix):
         """The exception that users get; `prefix` names the call and the argument."""
         return self.kind(f"{prefix} {self}")
+
+
+def name_line(error):
+    """Adds the line of the kernel or mod to the text, as errors of the core do."""
+    package = os.path.dirname(__file__) + os.sep
+    lines = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith(package)
+    ]
+    if lines and len(error.args) == 1 and " (at " not in str(error):
+        error.args = (f"{error} (at {lines[-1]})",)

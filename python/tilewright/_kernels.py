@@ -4,7 +4,6 @@ import functools
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from typing import overload
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from . import _core, _language, _threads
 from ._arrays import dtype_name, flag, stream_of, to_tensor
+from ._errors import name_line
 from ._profile import Profile, show_page
 from ._programs import Cost, ShapeDtype, check_writable, cost_of, like_array
 
@@ -86,18 +86,6 @@ def _of_the_grid(index_map):
     return checked
 
 
-def _name_line(error):
-    """Adds the kernel's line to the text, as errors of the core do."""
-    package = os.path.dirname(__file__) + os.sep
-    lines = [
-        f"{frame.f_code.co_filename}:{line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith(package)
-    ]
-    if lines and len(error.args) == 1 and " (at " not in str(error):
-        error.args = (f"{error} (at {lines[-1]})",)
-
-
 def _dim(entry):
     if entry is None:
         return ("squeezed", 1)
@@ -168,11 +156,11 @@ class Kernel:
             try:
                 result = self.function(*refs, **statics)
             except TypeError as error:
-                _name_line(error)
+                name_line(error)
                 raise
             except (IndexError, ValueError) as error:
                 if str(error).startswith("["):  # ours, not one that the kernel itself raises
-                    _name_line(error)
+                    name_line(error)
                 raise
             if result is not None:
                 raise TypeError(

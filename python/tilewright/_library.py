@@ -106,6 +106,8 @@ def parse_mod(text: str, kind: str | None = None, **arrays: Array) -> Mod:
         raise ValueError(
             f'[parse_mod] expected kind to be "mask", "score" or None but got {kind!r}'
         )
+    if not isinstance(text, str):
+        raise TypeError(f"[parse_mod] expected text to be a str but got {type(text).__name__}")
     tensors = {name: to_tensor("parse_mod", name, array) for name, array in arrays.items()}
     return _core.parse_mod(text, tensors, kind or "")
 

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from . import _core
 from ._arrays import Array, to_array
-from ._captures import Capture, Scalar, _View
+from ._captures import Capture, Row, Scalar, _View
 from ._elementwise import _operand
+from ._errors import name_line
 from ._functions import Mod as OtherMod
 from ._functions import expect_arguments
 
@@ -57,9 +58,8 @@ def as_mod(op, argument, function, is_mask):
             f"{function.front_end}: use tilewright.masks and tilewright.scores"
         )
     expect_arguments(op, argument, function, form)
-    return (
-        Mod.mask(_returning_scalar(function)) if is_mask else Mod.score(_returning_scalar(function))
-    )
+    body = _returning_scalar(op, argument, function)
+    return Mod.mask(body) if is_mask else Mod.score(body)
 
 
 def as_score_or_mask(op, function):
@@ -80,7 +80,11 @@ def as_score_or_mask(op, function):
     return as_mod(op, "mask_mod", function, True)
 
 
-def _returning_scalar(function):
+_NO_SCALARS = (type(None), tuple, list, str, Row, _View)
+_NO_SCALARS_TEXT = {type(None): "nothing", Row: "a row of an array", _View: "a row of an array"}
+
+
+def _returning_scalar(op, argument, function):
     code = getattr(function, "__code__", None)
 
     @functools.wraps(function)
@@ -88,25 +92,35 @@ def _returning_scalar(function):
         line = (code.co_filename, code.co_firstlineno) if code else ("", 0)
         before = _core.exchange_source_line(*line)
         try:
-            return _operand(function(*arguments))
+            result = function(*arguments)
+            if not isinstance(result, _NO_SCALARS):
+                return _operand(result)
         except IndexError as error:
             if "only integers" not in str(error):  # NumPy's text for an index of an unknown type
                 raise
             raise TypeError(
-                "[mod] expected arrays indexed by traced values to be captured: "
+                f"[{op}] expected arrays that {argument} indexes by traced values to be captured: "
                 "index tw.capture(array) instead of the array"
             ) from error
         except TypeError as error:
+            if str(error).startswith("a traced value has no "):
+                error.args = (f"[{op}] {argument}: {error}",)
+                name_line(error)
             framework = _raised_in(error)
             if framework not in ("jax", "torch"):
                 raise
             raise TypeError(
-                f"[mod] expected functions of tilewright or NumPy on traced scalars but got one of "
-                f"{framework}: mods written in it go to tilewright.{framework}, others use "
-                "tw.where, tw.exp and the like"
+                f"[{op}] expected {argument} to use functions of tilewright or NumPy on traced "
+                f"scalars but got one of {framework}: mods written in it go to tilewright.{framework}, "
+                "others use tw.where, tw.exp and the like"
             ) from error
         finally:
             _core.exchange_source_line(*before)
+        kind = _NO_SCALARS_TEXT.get(type(result), type(result).__name__)
+        raise (ValueError if result is None else TypeError)(
+            f"[{op}] expected {argument} to return a number or a bool but it returns {kind} (at "
+            f"{line[0]}:{line[1]})"
+        )
 
     return call
 

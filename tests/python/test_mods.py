@@ -1,5 +1,7 @@
 """Mods traced from Python: operators, NumPy functions, captures, refusals."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -97,6 +99,11 @@ def test_masks_combine():
     assert operations((causal & causal).ir())
 
 
+def test_a_text_is_a_str():
+    with pytest.raises(TypeError, match=r"\[parse_mod\] expected text to be a str but got int"):
+        tw.parse_mod(3)
+
+
 def test_a_branch_on_a_traced_value_names_where():
     with pytest.raises(TypeError, match=r"tw\.where"):
         score_ir(lambda s, b, h, q, kv: s if q > kv else s * 2)
@@ -105,7 +112,26 @@ def test_a_branch_on_a_traced_value_names_where():
 @pytest.mark.parametrize(
     ("function", "error", "text"),
     [
-        (lambda s, b, h, q, kv: None, ValueError, "return a value but got None"),
+        (
+            lambda s, b, h, q, kv: None,
+            ValueError,
+            r"expected score_mod to return a number or a bool but it returns nothing \(at .*test_mods",
+        ),
+        (
+            lambda s, b, h, q, kv: table[h],
+            TypeError,
+            "score_mod to return .* but it returns a row of an",
+        ),
+        (
+            lambda s, b, h, q, kv: s if q > kv else 0,
+            TypeError,
+            r"\] score_mod: a traced value has no truth value.*\(at .*test_mods\.py:\d+\)",
+        ),
+        (
+            lambda s, b, h, q, kv: math.exp(s),
+            TypeError,
+            r"\] score_mod: a traced value has no float value.*\(at .*test_mods\.py:\d+\)",
+        ),
         (lambda s, b, h, q, kv: q > kv, ValueError, "expected score_mod to return a number"),
         (lambda s, b, h, q, kv: np.arange(3)[q], TypeError, r"tw\.capture"),
         (lambda s, b, h, q, kv: s + np.arange(3), TypeError, r"tw\.capture"),
@@ -117,7 +143,7 @@ def test_a_branch_on_a_traced_value_names_where():
         (
             lambda s, b, h, q, kv: (s, s),
             TypeError,
-            "return a traced scalar or a number but got tuple",
+            "score_mod to return a number or a bool but it returns tuple",
         ),
         (lambda s, b, h, q, kv: s + 2**63, ValueError, "64 bits but got 9223372036854775808"),
         (lambda s, b, h, q, kv: np.spacing(s), TypeError, r"np\.spacing"),

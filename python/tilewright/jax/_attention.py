@@ -92,6 +92,7 @@ def flex_attention(
     arrays = _arrays(op, arguments)
     sizes = _check(op, arrays, layout, enable_gqa)
     window = _window(op, arguments)
+    dropout = _dropout(op, dropout)
     checked = bool((kernel_options or {}).get("checked", False))
     options = {k: v for k, v in (kernel_options or {}).items() if k != "checked"}
     forward, backward = _kernel_options_of(op, options)
@@ -125,7 +126,6 @@ def flex_attention(
     labels = [name for name, _ in operands[: len(operands) - len(score.arrays + mask.arrays)]]
     for argument, mod in (("score_mod", score), ("mask_mod", mask)):
         labels += [f"the array `{name}` that {argument} reads" for name in _names(mod)]
-    dropout = _dropout(op, dropout)
     spec = _attention_op.Spec(
         operands=tuple(name for name, _ in operands),
         score_mod=score.text,
@@ -313,8 +313,8 @@ def _check_block_mask(op, block_mask, sizes, arrays):
         )
     if batch not in (1, batches) or heads not in (1, sizes.heads):
         raise ValueError(
-            f"[{op}] expected a block mask of {batches} or 1 batches and {sizes.heads} or 1 heads "
-            f"but got {batch} and {heads}"
+            f"[{op}] expected a block mask with the batches and heads of query, {batches} and "
+            f"{sizes.heads}, or with one of them, but got {batch} and {heads}"
         )
     return block_mask
 

@@ -152,6 +152,11 @@ CASES = {
         r"expected `x` to be f32\[8\] but got float32\[7\]",
     ),
     "op of no program": (lambda: twj.op("func @")(ONES), ValueError, "expected a name"),
+    "traced dropout": (
+        lambda: jax.jit(lambda x, p: twj.flex_attention(x, x, x, dropout=p))(Q, 0.5),
+        TypeError,
+        "expected dropout to be a number known when the function is traced",
+    ),
     "op of a number": (lambda: twj.op(3), TypeError, "expected IR text or a function"),
     "negative grid": (
         pallas(grid=(-1,)),

@@ -191,7 +191,7 @@ def test_block_masks_of_other_lengths():
             with pytest.raises(error, match="block_mask was created for"):
                 call(block_mask=mask)
     mask = twt.create_block_mask(lambda b, h, q, kv: q >= kv + b, 3, None, 8, 8, device="cpu")
-    with pytest.raises(ValueError, match="2 or 1 batches"):
+    with pytest.raises(ValueError, match="batches and heads of query, 2 and "):
         call(block_mask=mask)
 
 
