@@ -81,7 +81,14 @@ def _of_the_grid(index_map):
                 f"{'index' if len(indices) == 1 else 'indices'}, one for each axis of the grid, but "
                 f"its parameters are {signature}"
             ) from None
-        return index_map(*indices)
+        found = index_map(*indices)
+        for index in found if isinstance(found, tuple | list) else (found,):
+            if not isinstance(index, _language.Tile) and not hasattr(index, "__index__"):
+                raise TypeError(
+                    "[BlockSpec] expected index_map to return integers, one for each dimension of "
+                    f"the array, but got {type(index).__name__}"
+                )
+        return found
 
     return checked
 
@@ -247,7 +254,7 @@ def call(
         "sequential": _integers("sequential", sequential),
         "dynamic": {
             _language._integer("call", "dynamic", k): _integers("dynamic", v)
-            for k, v in (dynamic or {}).items()
+            for k, v in _dict("dynamic", "{argument: dimensions}", dynamic).items()
         },
         "num_warps": _language._integer("call", "num_warps", num_warps or 0),
         "num_stages": _language._integer("call", "num_stages", num_stages or 0),
@@ -340,8 +347,22 @@ def _out_shape(out_shape):
 
 
 def _aliases(aliases):
-    pairs = aliases.items() if isinstance(aliases, dict) else aliases or ()
-    return [tuple(_integers("aliases", pair)) for pair in pairs]
+    if not isinstance(aliases, tuple | list):
+        aliases = _dict("aliases", "{input: output}", aliases).items()
+    pairs = [tuple(_integers("aliases", pair)) for pair in aliases]
+    if not all(len(pair) == 2 for pair in pairs):
+        raise TypeError(
+            f"[call] expected aliases of the form {{input: output}} but got {aliases!r}"
+        )
+    return pairs
+
+
+def _dict(option, form, value):
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(
+            f"[call] expected {option} of the form {form} but got {type(value).__name__}"
+        )
+    return value or {}
 
 
 class Call:

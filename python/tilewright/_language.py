@@ -111,6 +111,8 @@ def arange(start, stop=None, step=1, dtype=np.int32) -> Tile:
         _integer("arange", n, v)
         for n, v in zip(("start", "stop", "step"), (start, stop, step), strict=True)
     )
+    if step == 0:
+        raise ValueError("[arange] expected a step other than 0")
     tile = iota(len(range(start, stop, step)), 0, dtype)
     if step != 1:
         tile = tile * step

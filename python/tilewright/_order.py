@@ -33,7 +33,10 @@ def top_k(x, k, axis=-1) -> tuple[Tile, Tile]:
 
     Equal elements keep their order; NaN is larger than every number.
     """
-    return _lang.top_k(x, _integer("top_k", "k", k), _integer("top_k", "axis", axis))
+    k, axis = _integer("top_k", "k", k), _integer("top_k", "axis", axis)
+    if isinstance(x, Tile) and -x.ndim <= axis < x.ndim and not 1 <= k <= x.shape[axis]:
+        raise ValueError(f"[top_k] expected k from 1 to {x.shape[axis]} but got {k}")
+    return _lang.top_k(x, k, axis)
 
 
 def take_along_axis(x, indices, axis=-1) -> Tile:
@@ -41,17 +44,24 @@ def take_along_axis(x, indices, axis=-1) -> Tile:
 
     The other extents are equal or 1. An index out of bounds, which includes negative ones, gives 0.
     """
+    _expect_integers("take_along_axis", indices)
     return _lang.take_along_axis(x, indices, _integer("take_along_axis", "axis", axis))
 
 
 def one_hot(indices, depth, dtype=np.float32, axis=-1) -> Tile:
     """1 where the new axis counts to the index, else 0; all zeros for an index out of bounds."""
+    _expect_integers("one_hot", indices)
     return _lang.one_hot(
         indices,
         _integer("one_hot", "depth", depth),
         dtype_name("one_hot", "dtype", dtype),
         _integer("one_hot", "axis", axis),
     )
+
+
+def _expect_integers(op, indices):
+    if isinstance(indices, Tile) and str(indices.dtype)[0] not in "iu":
+        raise ValueError(f"[{op}] expected indices to be integers but got {indices.dtype!s}")
 
 
 _elementwise.TILE_FUNCTIONS.update(

@@ -21,6 +21,8 @@ class ShapeDtype:
         # Symbolic extents of PyTorch stay as they are.
         symbolic = isinstance(shape, tuple | list) and "SymInt" in [type(n).__name__ for n in shape]
         self.shape = tuple(shape if symbolic else _language._shape("ShapeDtype", shape))
+        if not symbolic and min(self.shape, default=0) < 0:
+            raise ValueError(f"[ShapeDtype] expected extents of at least 0 but got {self.shape}")
         self.dtype = DType(dtype_name("ShapeDtype", "dtype", dtype))
 
     def __repr__(self):

@@ -1,13 +1,16 @@
 // TILEWRIGHT_DEBUG=1: slow paths on the CPU are named with their reasons.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <string>
 
 #include "tests/cli/run_program.h"
 #include "tilewright/attention.h"
+#include "tilewright/error.h"
 #include "tilewright/lang.h"
 #include "tilewright/mask.h"
 #include "tilewright/norm.h"

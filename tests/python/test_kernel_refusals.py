@@ -55,6 +55,7 @@ REFUSED = {
     "load of a tile": (lambda x, o: tw.load(x[...]), "expected ref to be a Ref"),
     "scan": (lambda x, o: tw.scan(lambda c, r: c, 0.0, x[...]), r"return \(carry, y\)"),
     "new axis": (lambda x, o: o.at[...].store(x[None]), "load first"),
+    "step of 0": (lambda x, o: tw.arange(8, step=0), r"\[arange\] .* other than 0 \(at .*refusals"),
     "traced tile index": (lambda x, o: x[...][tw.program_id(0)], "static indices of a tile"),
 }
 
@@ -297,6 +298,40 @@ def test_steps_of_slices_are_refused_with_the_line(body):
         o[...] = x[tw.arange(3, -1, -1)]
 
     assert run(in_order, ((4,), F32), np.arange(4, dtype=F32)).tolist() == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"aliases": [0]},
+            r"\[call\] expected aliases of the form \{input: output\} but got \[0\]",
+        ),
+        ({"aliases": "01"}, "aliases of the form .* but got str"),
+        ({"dynamic": "x"}, r"expected dynamic of the form \{argument: dimensions\} but got str"),
+        ({"dynamic": [0]}, "expected dynamic of the form .* but got list"),
+        (
+            {"in_specs": tw.BlockSpec((4,), lambda i: None), "grid": 1},
+            r"\[BlockSpec\] expected index_map to return integers, .* but got NoneType",
+        ),
+        (
+            {"in_specs": tw.BlockSpec((4,), lambda i: ("a",)), "grid": 1},
+            "expected index_map to return integers, .* but got str",
+        ),
+    ],
+)
+def test_options_of_calls_name_their_form(options, text):
+    @tw.kernel
+    def copy(x, o):
+        o[...] = x[...]
+
+    with pytest.raises(TypeError, match=text):
+        run(copy, ((4,), F32), X4, **options)
+
+
+def test_shapes_have_no_negative_extents():
+    with pytest.raises(ValueError, match=r"\[ShapeDtype\] expected extents of at least 0 but got"):
+        tw.ShapeDtype((-1, 4), F32)
 
 
 def test_errors_that_a_kernel_raises_are_left_alone():
