@@ -1,6 +1,7 @@
 """Makes the functions of the mask and score libraries take arrays and Python functions."""
 
 import ast
+import contextlib
 import functools
 import inspect
 
@@ -36,21 +37,29 @@ def _wrapped(name, core):
     def function(*arguments, **options):
         passed = [_argument(name, value) for value in arguments]
         named = {key: _argument(key, value) for key, value in options.items()}
-        try:
+        with refusing(name, core, arguments, options):
             return core(*passed, **named).renamed(name).written_at(*user_line())
-        except TypeError as error:
-            if "incompatible function arguments" not in str(error):
-                raise
-            forms = [line for line in core.__doc__.splitlines() if line.startswith(name + "(")]
-            given = [_shown(value) for value in arguments]
-            given += [f"{key}={_shown(value)}" for key, value in options.items()]
-            raise TypeError(
-                f"[{name}] expected {' or '.join(map(_readable, forms))} but got "
-                f"{name}({', '.join(given)})"
-            ) from None
 
     function.__signature__ = signature_of(name, core)
     return function
+
+
+@contextlib.contextmanager
+def refusing(name, core, arguments, options):
+    """An error of an extension's function with other arguments than it takes says which those are,
+    and which were given, in the terms of users."""
+    try:
+        yield
+    except TypeError as error:
+        if "incompatible function arguments" not in str(error):
+            raise
+        forms = [line for line in core.__doc__.splitlines() if line.startswith(name + "(")]
+        given = [_shown(value) for value in arguments]
+        given += [f"{key}={_shown(value)}" for key, value in options.items()]
+        raise TypeError(
+            f"[{name}] expected {' or '.join(map(_readable, forms))} but got "
+            f"{name}({', '.join(given)})"
+        ) from None
 
 
 def signature_of(name, core):

@@ -93,6 +93,8 @@ def flex_attention(
     sizes = _check(op, arrays, layout, enable_gqa)
     window = _window(op, arguments)
     dropout = _dropout(op, dropout)
+    causal, deterministic = _flag(op, "causal", causal), _flag(op, "deterministic", deterministic)
+    return_lse = _flag(op, "return_lse", return_lse)
     checked = bool((kernel_options or {}).get("checked", False))
     options = {k: v for k, v in (kernel_options or {}).items() if k != "checked"}
     forward, backward = _kernel_options_of(op, options)
@@ -133,11 +135,11 @@ def flex_attention(
         gathers=score.gathers,
         mask_mod=mask.text,
         scale=_scale(op, scale, arrays["query"]),
-        causal=bool(causal),
+        causal=causal,
         window=window,
         dropout=dropout,
         bshd=layout == "bshd",
-        deterministic=bool(deterministic),
+        deterministic=deterministic,
         checked=checked,
         mask_batches=block_mask.shape[0] if words else 1,
         mask_heads=block_mask.shape[1] if words else 1,
@@ -321,6 +323,15 @@ def _check_block_mask(op, block_mask, sizes, arrays):
 
 def _type(array):
     return f"{array.dtype}{list(array.shape)}"
+
+
+def _flag(op, name, value):
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"[{op}] expected {name} to be a bool known when the function is traced but got a "
+            "traced value"
+        )
+    return bool(value)
 
 
 def _number(op, name, value):

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _core, _functions
 from .._arrays import to_tensor
-from .._library import signature_of
+from .._library import refusing, signature_of
 from . import _mods
 from ._core_mods import from_core
 
@@ -27,9 +27,10 @@ def _wrapped(name, core):
     @functools.wraps(core, updated=())
     def function(*arguments, **options):
         given = {}  # arrays by capture name
-        arguments = [_argument(name, x, given) for x in arguments]
-        options = {key: _argument(name, x, given) for key, x in options.items()}
-        return from_core(core(*arguments, **options).renamed(name), given)
+        passed = [_argument(name, x, given) for x in arguments]
+        named = {key: _argument(name, x, given) for key, x in options.items()}
+        with refusing(name, core, arguments, options):
+            return from_core(core(*passed, **named).renamed(name), given)
 
     function.__signature__ = signature_of(name, core)
     return function

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 import jax
 from jax._src.pallas import pallas_call as _jax_pallas
@@ -47,6 +47,11 @@ def pallas_call(kernel, out_shape, *, interpret=False, compiler_params=None, **o
         )
     if isinstance(compiler_params, _Ours):
         compiler_params = compiler_params.params
+    if compiler_params is not None and not is_dataclass(compiler_params):
+        raise TypeError(
+            "[pallas_call] expected compiler_params to be a CompilerParams of Pallas but got "
+            f"{type(compiler_params).__name__}"
+        )
     ours = _Ours(compiler_params, bool(interpret))
     return pl.pallas_call(kernel, out_shape, interpret=False, compiler_params=ours, **options)
 

@@ -157,6 +157,26 @@ CASES = {
         TypeError,
         "expected dropout to be a number known when the function is traced",
     ),
+    "traced causal": (
+        lambda: jax.jit(lambda x, c: twj.flex_attention(x, x, x, causal=c))(Q, True),
+        TypeError,
+        "expected causal to be a bool known when the function is traced",
+    ),
+    "argument of a mask": (
+        lambda: twj.masks.sliding_window("a"),
+        TypeError,
+        r"^\[sliding_window\] expected sliding_window\(w: int\) but got sliding_window\('a'\)$",
+    ),
+    "argument of a score": (
+        lambda: twj.scores.softcap(cap="x"),
+        TypeError,
+        r"^\[softcap\] expected softcap\(cap: float, .*\) but got softcap\(cap='x'\)$",
+    ),
+    "compiler_params": (
+        lambda: twj.pallas_call(lambda x, o: None, ONES, compiler_params={"num_warps": 4})(ONES),
+        TypeError,
+        "expected compiler_params to be a CompilerParams of Pallas but got dict",
+    ),
     "op of a number": (lambda: twj.op(3), TypeError, "expected IR text or a function"),
     "negative grid": (
         pallas(grid=(-1,)),

@@ -195,6 +195,14 @@ def test_block_masks_of_other_lengths():
         call(block_mask=mask)
 
 
+def test_arguments_of_masks_and_scores():
+    text = r"^\[sliding_window\] expected sliding_window\(w: int\) but got sliding_window\('a'\)$"
+    with pytest.raises(TypeError, match=text):
+        twt.masks.sliding_window("a")
+    with pytest.raises(TypeError, match=r"^\[softcap\] .* but got softcap\(cap='x'\)$"):
+        twt.scores.softcap(cap="x")
+
+
 def test_views_that_are_no_plain_memory():
     z = torch.randn(2, 2, 8, 4, dtype=torch.complex64)
     negative = z.conj().imag
