@@ -434,8 +434,8 @@ void check_fits(const char* op, const BlockMask& mask, std::int64_t batch, std::
                    q_len, kv_len, dims[2], dims[3]);
     if ((dims[0] != 1 && dims[0] != batch) || (dims[1] != 1 && dims[1] != heads))
         user_error(op,
-                   "expected a block mask with the batches and heads of query, {} and {}, or with "
-                   "one of them, but got {} and {}",
+                   "expected a block mask with the batches and heads of query, {} and {}, or 1 of "
+                   "either, but got {} and {}",
                    batch, heads, dims[0], dims[1]);
 }
 

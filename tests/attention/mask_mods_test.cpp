@@ -113,7 +113,7 @@ TEST(AttentionMods, BlockMasksOfAnyOrigin) {
                 throws("expected a block mask of 100 queries and 100 keys but got 99 and 100"));
     EXPECT_THAT(
         [&] { attention(x, x, x, {.block_mask = create_block_mask(even, 3, 1, 100, 100)}); },
-        throws("with the batches and heads of query, 1 and 2, or with one of them, but got 3 and 1"));
+        throws("with the batches and heads of query, 1 and 2, or 1 of either, but got 3 and 1"));
 }
 
 TEST(AttentionMods, MasksOfManyProgramsComeInLargeTiles) {

@@ -215,7 +215,7 @@ TEST(BlockMask, PlansAreKept) {
     const Mod by_head = [](auto, auto h, auto q, auto kv) { return q + h >= kv; };
     EXPECT_THAT(
         [&] { mask::check_fits("attention", create_block_mask(by_head, 1, 3, 8, 8), 4, 8, 8, 8); },
-        ThrowsMessage<UserError>(HasSubstr("and 8, or with one of them, but got 1 and 3")));
+        ThrowsMessage<UserError>(HasSubstr("and 8, or 1 of either, but got 1 and 3")));
 }
 
 TEST(BlockMask, Prints) {

@@ -316,7 +316,7 @@ def _check_block_mask(op, block_mask, sizes, arrays):
     if batch not in (1, batches) or heads not in (1, sizes.heads):
         raise ValueError(
             f"[{op}] expected a block mask with the batches and heads of query, {batches} and "
-            f"{sizes.heads}, or with one of them, but got {batch} and {heads}"
+            f"{sizes.heads}, or 1 of either, but got {batch} and {heads}"
         )
     return block_mask
 

@@ -388,5 +388,5 @@ def check_mask(op, shape, batch, heads, queries, keys):
     if shape[0] not in (1, batch) or shape[1] not in (1, heads):
         raise _errors.BadInput(
             f"[{op}] expected a block_mask with the batches and heads of query, {batch} and {heads}, "
-            f"or with one of them, but got {tuple(shape)}"
+            f"or 1 of either, but got {tuple(shape)}"
         )

@@ -198,7 +198,7 @@ def test_block_masks_that_do_not_fit():
     ):
         twj.flex_attention(Q, K, V, block_mask=twj.create_block_mask(mask, 1, 1, 20, 24))
     with pytest.raises(
-        ValueError, match="heads of query, 1 and 2, or with one of them, but got 1 and 3"
+        ValueError, match="heads of query, 1 and 2, or 1 of either, but got 1 and 3"
     ):
         twj.flex_attention(Q, K, V, block_mask=twj.create_block_mask(mask, 1, 3, 20, 20))
     with pytest.raises(ValueError, match="mask_mod to return a bool scalar but it returns int32"):
