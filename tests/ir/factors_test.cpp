@@ -82,6 +82,44 @@ TEST(SoftCaps, MultiplyByReciprocalsOfConstants) {
                 HasSubstr(" = div "));
 }
 
+TEST(SoftCaps, KeepAnExactTanhOnCpus) {
+    const auto mod = [](std::string_view body) {
+        Function f = parse(
+            "func @f(%s: f32, %g: f32) {\n"
+            "  %k = constant 20 : f32\n  %i = constant 1 : f32\n" +
+            std::string(body) + "}\n");
+        exact_soft_caps(f);
+        verify(f);
+        return print(f);
+    };
+    // 20 tanh(s / 20) and its derivative, g 20 (1 + t) (1 - t) / 20.
+    const std::string capped =
+        "  %w = div %s, %k : f32\n  %t = tanh %w : f32\n  %c = mul %k, %t : f32\n";
+    const std::string text =
+        mod(capped +
+            "  %h = mul %g, %k : f32\n  %u = add %i, %t : f32\n  %v = sub %i, %t : f32\n"
+            "  %x = mul %u, %v : f32\n  %y = mul %h, %x : f32\n  %d = div %y, %k : f32\n"
+            "  yield %c, %d\n");
+    EXPECT_THAT(text, HasSubstr(" = tanh ")) << text;
+    EXPECT_THAT(text, Not(HasSubstr("approx"))) << text;
+    EXPECT_THAT(text, Not(HasSubstr(" = div "))) << text;
+    EXPECT_THAT(text, HasSubstr("constant 0.05")) << text;
+    // The result may differ in its last bits. One that is rounded down or compared may not, as
+    // buckets of positions: 60 * (1 / 20) is above 3 or below.
+    EXPECT_THAT(mod(capped + "  %d = div %g, %k : f32\n  yield %c, %d\n"),
+                Not(HasSubstr(" = div ")));
+    EXPECT_THAT(mod(capped + "  %d = div %g, %k : f32\n  %f = floor %d : f32\n  yield %c, %f\n"),
+                HasSubstr(" = div %"));
+    // A large cap, a tanh that is a result of its own, and functions without one.
+    for (const char* body :
+         {"  %b = constant 200 : f32\n  %w = div %s, %b : f32\n  %t = tanh %w : f32\n"
+          "  %c = mul %b, %t : f32\n  yield %c, %g\n",
+          "  %w = div %s, %k : f32\n  %t = tanh %w : f32\n  yield %t, %g\n",
+          "  %w = div %s, %k : f32\n  yield %w, %g\n"}) {
+        EXPECT_THAT(mod(body), HasSubstr(" = div ")) << body;
+    }
+}
+
 TEST(SoftCaps, JoinNoConstantsWhoseProductIsUnusual) {
     const std::string head =
         "  %t = tanh %a : f32\n  %i = constant 1 : f32\n  %s = mul %i, %t : f32\n"

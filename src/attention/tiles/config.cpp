@@ -113,7 +113,7 @@ Options options_of(const AttentionSpec& spec, const Features& features) {
     options.group = spec.group();
     options.interpret = spec.checked;
     options.products = spec.products;
-    options.narrow_inputs = spec.on_gpu() && size_of(spec.dtype) == 2;
+    options.narrow_inputs = size_of(spec.dtype) == 2;
     // In narrow types the scaled operand would be rounded.
     options.scale_operand = features.score && !spec.on_gpu() && size_of(spec.dtype) >= 4;
     if (spec.on_gpu()) {

@@ -58,7 +58,7 @@ struct Options {
     /// Backward: which gradients are wanted; the others are not computed.
     bool query_gradient = true, key_gradient = true, value_gradient = true;
     bool gpu = false;            ///< for a GPU
-    bool narrow_inputs = false;  ///< on a GPU, f16 or bf16: mods need no relative accuracy near 0
+    bool narrow_inputs = false;  ///< f16 or bf16: soft caps may have more error (`reduced`)
     Products products = Products::ieee;
     /// Forward by warpgroups: scores have bounds so narrow that 2^(score - mark) needs no running
     /// maximum: neither it nor a sum of it times values of usual size overflows or vanishes.

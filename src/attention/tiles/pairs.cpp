@@ -80,7 +80,8 @@ ir::Function reduced(ir::Function function, bool long_positions, const Options& 
     ir::narrow(function, ranges);
     // On a CPU, superinstructions cast affine positions themselves.
     if (options.gpu) ir::float_sums(function, ranges);
-    if (options.narrow_inputs) ir::soft_caps(function);
+    if (options.narrow_inputs && options.gpu) ir::soft_caps(function);
+    if (options.narrow_inputs && !options.gpu) ir::exact_soft_caps(function);
     return function;
 }
 

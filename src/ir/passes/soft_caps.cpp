@@ -41,15 +41,46 @@ class SoftCaps {
         for (Instruction& made : body) {
             if (made.op == Op::div && function_.type(made.result()).dtype == DType::f32) {
                 const auto by = definitions_.constant(made.operands[1]);
-                if (by && is_usual(*by)) {
-                    const Type type = function_.type(made.result());
-                    made.op = Op::mul;
-                    made.operands[1] =
-                        append_constant(function_, function_.body.body, type, 1 / *by);
+                if (by && is_usual(*by)) multiply(made, *by);
+            }
+            function_.body.body.push_back(std::move(made));
+        }
+    }
+
+    /// Divisions before exact soft caps, and those whose quotient is a result. Only these: a
+    /// quotient that is rounded or compared may not change at all.
+    void multiply_exact_caps() {
+        std::vector<Instruction> body;
+        body.swap(function_.body.body);
+        for (Instruction& made : body) {
+            if (made.op == Op::div && function_.type(made.result()).dtype == DType::f32) {
+                const auto by = definitions_.constant(made.operands[1]);
+                const std::vector<Instruction>& readers = definitions_.readers(made.result());
+                const bool only = std::all_of(readers.begin(), readers.end(), [&](const auto& to) {
+                    return to.op == Op::yield || (to.op == Op::tanh && is_soft_cap(to));
+                });
+                if (by && is_usual(*by) && only) {
+                    multiply(made, *by);
+                    ++report.divisions;
                 }
             }
             function_.body.body.push_back(std::move(made));
         }
+    }
+
+    void join_factors() {
+        std::vector<Instruction> body;
+        body.swap(function_.body.body);
+        for (Instruction& made : body) {
+            join_factors(made, function_.body.body);
+            function_.body.body.push_back(std::move(made));
+        }
+    }
+
+    bool has_soft_cap() const {
+        return std::any_of(
+            function_.body.body.begin(), function_.body.body.end(),
+            [&](const Instruction& made) { return made.op == Op::tanh && is_soft_cap(made); });
     }
 
     /// What else a function with soft caps may lose: (1 - t)(1 + t) and 1 - t t, the derivative of
@@ -72,6 +103,12 @@ class SoftCaps {
     }
 
   private:
+    void multiply(Instruction& division, double by) {
+        const Type type = function_.type(division.result());
+        division.op = Op::mul;
+        division.operands[1] = append_constant(function_, function_.body.body, type, 1 / by);
+    }
+
     /// t, where an instruction is 1 - t^2 and t a tanh that has been replaced.
     std::optional<Value> squared(const Instruction& made) const {
         if (made.operands.size() != 2 || function_.type(made.result()).dtype != DType::f32) {
@@ -154,7 +191,7 @@ class SoftCaps {
         return true;
     }
 
-    bool is_soft_cap(const Instruction& made) {
+    bool is_soft_cap(const Instruction& made) const {
         const Value result = made.result();
         const std::vector<Instruction>& readers = definitions_.readers(result);
         return function_.type(result).dtype == DType::f32 && !made.get<MathAttributes>().approx &&
@@ -206,6 +243,17 @@ SoftCapsReport soft_caps(Function& function) {
     if (caps.report.changed()) {
         SoftCaps(function).multiply();
         SoftCaps(function).simplify();
+        dce(function);
+    }
+    return caps.report;
+}
+
+SoftCapsReport exact_soft_caps(Function& function) {
+    SoftCaps caps(function);
+    if (!caps.has_soft_cap()) return {};
+    caps.multiply_exact_caps();
+    if (caps.report.changed()) {
+        SoftCaps(function).join_factors();
         dce(function);
     }
     return caps.report;

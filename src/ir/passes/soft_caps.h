@@ -7,7 +7,8 @@ namespace tilewright::ir {
 
 struct SoftCapsReport {
     int functions = 0;  ///< replaced
-    bool changed() const { return functions > 0; }
+    int divisions = 0;  ///< replaced by `exact_soft_caps`
+    bool changed() const { return functions + divisions > 0; }
 };
 
 /// Replaces tanh(x) of f32 by 2 logistic(2 x) - 1 with the approximate logistic function, which
@@ -19,5 +20,11 @@ struct SoftCapsReport {
 /// multiplications by reciprocals in place of divisions of f32 by constants, and the constant
 /// factors of its products of f32 joined: each takes an error of at most 2^-23 of itself.
 SoftCapsReport soft_caps(Function& function);
+
+/// The same with an exact tanh, for CPUs: in a function with a soft cap, divisions of f32 by
+/// constants become multiplications by reciprocals where only soft caps and the function's results
+/// read the quotient, and the constant factors of products are joined. Each change takes a relative
+/// error of at most 2^-23, which soft caps and products do not increase.
+SoftCapsReport exact_soft_caps(Function& function);
 
 }  // namespace tilewright::ir
