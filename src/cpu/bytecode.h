@@ -392,6 +392,9 @@ struct Dot {
     Tile scale;
     /// Gets the maximum of the rows of the result, lane by lane. Home none: nothing does.
     StripSource maxima;
+    /// Elements of the result where one of these forms is negative are not read, and may be left
+    /// as they are (see find_unread).
+    std::vector<Affine> unread;
     bool by_rows = false;  ///< the vector operand is contiguous along k, not along the lanes
     GemmFunction function = nullptr;
     /// The operand is an Interleave's that has this `kept`.

@@ -1,5 +1,7 @@
 // Runs matrix products and what prepares their operands.
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -8,6 +10,7 @@
 #endif
 
 #include "cpu/execute.h"
+#include "cpu/execute_affine.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -82,6 +85,7 @@ class BlockedDot {
             dot.broadcast.home == Home::view && frame.views[dot.broadcast.index].in_array;
         if (reads_array && a_row == 1 && a_col != 1) next_a_ = dot.k * a_col * a_.element;
         in_array_ = dot.stored_ref >= 0 && frame.views[dot.out.index].in_array;
+        set_unread(frame);
     }
 
     void run() {
@@ -105,7 +109,11 @@ class BlockedDot {
                                           out_.offset(2, lane));
                         if (scales()) set_scale(batch, row, lane, k);
                         if (maxima_ && k + k_step_ >= dot_.k) args_.maxima = maxima_of(lane);
-                        dot_.function(args_);
+                        if (num_unread_ > 0) {
+                            multiply_read(row, lane);
+                        } else {
+                            dot_.function(args_);
+                        }
                         args_.next_a = nullptr;
                     }
                 }
@@ -137,6 +145,48 @@ class BlockedDot {
         scale = k > 0 ? nullptr
                       : scale_.at(scale_.offset(0, batch) + scale_.offset(1, row) +
                                   scale_.offset(2, lane));
+    }
+    /// A form of Dot::unread, at row and lane 0.
+    struct Unread {
+        std::int64_t base, row, lane;
+    };
+    /// Everything is computed where positions might not fit 32 bits: the chain, too, then goes
+    /// element by element, and reads what it does not use.
+    void set_unread(const Frame& frame) {
+        constexpr std::int64_t kMost = std::int64_t{1} << 27;  // of each of three terms
+        for (const Affine& form : dot_.unread) {
+            const std::int64_t base = base_of(frame, form);
+            const bool fits = std::abs(base) <= kMost && std::abs(form.row) <= kMost / rows_ &&
+                              std::abs(form.lane) <= kMost / lanes_ &&
+                              words_fit(frame, form, rows_, lanes_);
+            if (!fits || num_unread_ == unread_.size()) {
+                num_unread_ = 0;
+                return;
+            }
+            unread_[num_unread_++] = {base, form.row, form.lane};
+        }
+    }
+    /// The product of args_ for those rows of which some element is read.
+    void multiply_read(std::int64_t row, std::int64_t lane) const {
+        std::int64_t first = row, last = row + args_.m;
+        for (std::size_t i = 0; i < num_unread_; ++i) {
+            const Unread& form = unread_[i];
+            const std::int64_t most =  // of row 0
+                form.base + form.lane * lane + std::max<std::int64_t>(form.lane * (args_.n - 1), 0);
+            if (form.row > 0) {
+                first = std::max(first, ceil_div(-most, form.row));
+            } else if (form.row < 0) {
+                last = std::min(last, -ceil_div(-most, -form.row) + 1);
+            } else if (most < 0) {
+                return;
+            }
+        }
+        if (first >= last) return;
+        GemmArgs args = args_;
+        args.m = last - first;
+        args.a = static_cast<const std::byte*>(args.a) + (first - row) * args.a_row * a_.element;
+        args.c = static_cast<std::byte*>(args.c) + (first - row) * args.ldc * out_.element;
+        dot_.function(args);
     }
     static bool is_far(std::int64_t stride, const ResolvedTile& tile) {
         return stride * tile.element > LoadView::kFarRows;
@@ -182,6 +232,8 @@ class BlockedDot {
     std::int64_t next_a_ = 0;  ///< bytes to the next block; 0: unknown
     bool in_array_ = false;    ///< the result is
     float* maxima_ = nullptr;
+    std::array<Unread, 4> unread_;
+    std::size_t num_unread_ = 0;
     GemmArgs args_;
 };
 

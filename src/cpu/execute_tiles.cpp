@@ -149,12 +149,32 @@ void pick(const Pick& pick, const ResolvedTile& in_tile, const ResolvedTile& out
     });
 }
 
+bool is_zero(const std::byte* in, int element) {
+    return std::all_of(in, in + element, [](std::byte b) { return b == std::byte{0}; });
+}
+
+/// True where the box fills `out` from its first element to its last, with no others in between.
+bool fills(const ResolvedTile& out, const Coordinates& start, const ir::Shape& box) {
+    std::int64_t last = 0;
+    for (int axis = 0; axis < box.rank(); ++axis) {
+        const auto a = static_cast<std::size_t>(axis);
+        const bool broken = axis == out.lane_axis && box[axis] % out.width != 0;
+        if (start[a] != 0 || (broken && box[axis] > out.width)) return false;
+        last += out.offset(axis, box[axis] - 1);
+    }
+    return last == box.size() - 1;
+}
+
 }  // namespace
 
 void copy_line(std::byte* out, std::int64_t out_stride, const std::byte* in, std::int64_t in_stride,
                std::int64_t count, int element) {
     if (out_stride == 1 && in_stride == 1) {
         std::memcpy(out, in, count * element);
+        return;
+    }
+    if (out_stride == 1 && in_stride == 0 && is_zero(in, element)) {
+        std::memset(out, 0, count * element);
         return;
     }
     switch (element) {
@@ -177,6 +197,15 @@ void copy_box(const ResolvedTile& in_tile, const Coordinates& in_start, const Co
     const Side in{in_tile, in_start, in_step};
     const Side out{out_tile, out_start, kUnitSteps};
     const int element = out_tile.element;
+    bool splat = true;
+    std::int64_t only = 0;
+    for (int axis = 0; axis < box.rank(); ++axis) {
+        splat &= dims[axis] == 1 || (in_tile.stride[axis] == 0 && axis != in_tile.lane_axis);
+        only += in.offset(axis, 0);
+    }
+    if (splat && fills(out_tile, out_start, box)) {
+        return copy_line(out_tile.at(0), 1, in_tile.at(only), 0, box.size(), element);
+    }
     int inner = unit_axis(out, dims, box.rank());
     if (inner < 0) inner = std::max(box.rank() - 1, 0);
     const auto inner_dim = dims[inner];

@@ -32,6 +32,7 @@
 #include "cpu/private_arrays.h"
 #include "cpu/slow_paths.h"
 #include "cpu/small_tiles.h"
+#include "cpu/unread.h"
 #include "ir/passes/contract.h"
 #include "ir/passes/expand_scans.h"
 #include "ir/passes/pipeline.h"
@@ -56,6 +57,7 @@ std::shared_ptr<const Program> compile(const ir::Function& kernel) {
     program->kernel = kernel;
     Lowering(function, *program).run();
     keep_blocks(*program);
+    find_unread(*program);
     assign_memory(*program);
     compile_small_tiles(*program);
     if (debug_log_on()) {

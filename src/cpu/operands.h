@@ -100,6 +100,9 @@ void visit_operands(InstructionType& instruction, Visitor&& visit) {
         on(instruction.packed_broadcast, Use::write);
         on(instruction.packed_vector, Use::write);
         on(instruction.maxima, Use::write);
+        for (auto& form : instruction.unread) {
+            for (auto& term : form.terms) detail::visit_slot(term.slot, Use::read, visit);
+        }
         on(instruction.out, instruction.accumulate ? Use::update : Use::write);
     } else if constexpr (std::is_same_v<T, Load>) {
         detail::visit_access(instruction.access, visit);

@@ -160,7 +160,8 @@ struct Printer {
                            dot.by_rows ? "dot_rows" : "dot", text_of(dot.broadcast),
                            text_of(dot.vector)) +
                (dot.scale.home == Home::none ? "" : " scaled by " + text_of(dot.scale)) +
-               (dot.maxima.home == Home::none ? "" : ", max " + text_of(dot.maxima));
+               (dot.maxima.home == Home::none ? "" : ", max " + text_of(dot.maxima)) +
+               (dot.unread.empty() ? "" : " in part");
     }
     std::string operator()(const Load& load) const {
         if (load.factor.home != Home::none)

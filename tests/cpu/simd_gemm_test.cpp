@@ -287,6 +287,64 @@ TEST_P(Gemm, Bf16Pairs) {
     }
 }
 
+// Where A has triangles or rows of zeros, and B an infinity in a lane of its own, so that products
+// with zeros count there: lanes of another panel have the same bits in both products.
+TEST_P(Gemm, ZerosOfPairsChangeNothing) {
+    const Kernels& table = *GetParam();
+    if (table.gemm_bf16_pairs == nullptr) GTEST_SKIP() << "this table has no bf16 product";
+    constexpr std::int64_t kRows = 70, kLanes = 80, kPairs = 90;
+    enum Zeros : std::uint8_t { kAfter, kBefore, kBand, kAll };
+    for (const Zeros zeros : {kAfter, kBefore, kBand, kAll}) {
+        for (const bool k_major : {false, true}) {
+            std::mt19937 random(zeros + 10U * k_major);
+            const auto number = [&] {
+                return f32_to_bf16(std::uniform_real_distribution<float>(-1, 1)(random));
+            };
+            const std::int64_t a_row = k_major ? 1 : kPairs, a_col = k_major ? kRows : 1;
+            std::vector<std::uint16_t> a(static_cast<std::size_t>(2 * kRows * kPairs)),
+                b(static_cast<std::size_t>(2 * kPairs * kLanes));
+            for (auto& x : b) x = number();
+            for (std::int64_t row = 0; row < kRows; ++row) {
+                for (std::int64_t k = 0; k < 2 * kPairs; ++k) {
+                    const bool after = k > 2 * row + 1, before = k < 2 * row;
+                    const bool is_zero = (zeros == kAfter && after) ||
+                                         (zeros == kBefore && before) ||
+                                         (zeros == kBand && (k > 2 * row + 40 || before)) ||
+                                         zeros == kAll || row == 30;
+                    const auto at = 2 * (row * a_row + k / 2 * a_col) + k % 2;
+                    const std::uint16_t zero = k % 3 == 0 ? 0x8000 : 0;
+                    a[static_cast<std::size_t>(at)] = is_zero ? zero : number();
+                }
+            }
+            const auto product = [&](const std::vector<std::uint16_t>& by) {
+                std::vector<float> c(static_cast<std::size_t>(kRows * kLanes), 2.5F);
+                GemmArgs g{kRows,     kLanes, kPairs,   a.data(), a_row, a_col,
+                           by.data(), kLanes, c.data(), kLanes,   true};
+                table.gemm_bf16_pairs(g);
+                return c;
+            };
+            auto infinite = b;
+            for (std::int64_t k = 0; k < 2 * kPairs; ++k) {
+                const auto at = 2 * (k / 2 * kLanes + 7) + k % 2;
+                infinite[static_cast<std::size_t>(at)] =
+                    f32_to_bf16(std::numeric_limits<float>::infinity());
+            }
+            const auto have = product(b), want = product(infinite);
+            for (std::int64_t row = 0; row < kRows; ++row) {
+                for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+                    const auto at = static_cast<std::size_t>(row * kLanes + lane);
+                    if (lane == 7) {
+                        ASSERT_TRUE(std::isnan(want[at])) << row << " of case " << zeros;
+                    } else {
+                        ASSERT_EQ(have[at], want[at])
+                            << row << ", " << lane << " of case " << zeros << ", " << k_major;
+                    }
+                }
+            }
+        }
+    }
+}
+
 TEST_P(Gemm, NanIsTheMaximum) {
     const Kernels& table = *GetParam();
     if (!table.finds_maxima) GTEST_SKIP() << "this table finds no maxima";

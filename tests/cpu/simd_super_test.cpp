@@ -286,6 +286,13 @@ TEST_P(Super, GradientPairsAreThoseOfSeparateOps) {
             product.in[2] = lane_delta;
             product.out = d.data();
             super.mul_sub_mul(product);
+            // What the run reads of hidden pairs may be anything.
+            for (std::int64_t i = 0; form == 2 && i < kFewRows * lanes; ++i) {
+                const std::int64_t row = i / lanes, lane = i % lanes;
+                if (diagonal.base + row * diagonal.row + lane * diagonal.lane >= 0) continue;
+                const auto at = static_cast<std::size_t>(row * width + lane);
+                score.x[at] = derivative.x[at] = lane % 2 == 0 ? NAN : kInf;
+            }
 
             std::vector<std::uint16_t> p_pairs(2 * size), rows(size), d_pairs(2 * size);
             FusedStep step;

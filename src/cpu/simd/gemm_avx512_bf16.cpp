@@ -130,9 +130,150 @@ void all_rows(const Panel& p, std::int64_t row) {
     }
 }
 
+// Steps [first, last) of k.
+struct Steps {
+    std::int64_t first, last;
+};
+
+// Which words hold an element other than 0 or -0.
+inline __mmask16 nonzero(__mmask16 lanes, const std::uint32_t* words) {
+    return _mm512_mask_test_epi32_mask(lanes, _mm512_maskz_loadu_epi32(lanes, words),
+                                       _mm512_set1_epi32(0x7fff7fff));
+}
+
+inline __mmask16 first_lanes(std::int64_t lanes) {
+    return static_cast<__mmask16>(lanes >= kLanes ? 0xffff : (1u << lanes) - 1);
+}
+
+// The rows [row, end) of A are 0 outside of these steps, where its rows or its columns lie side by
+// side. It costs a few loads where A begins and ends with other elements.
+Steps steps_with_products(const GemmArgs& g, std::int64_t row, std::int64_t end) {
+    const auto* const a = static_cast<const std::uint32_t*>(g.a);
+    const auto at = [&](std::int64_t r, std::int64_t k) {
+        return (a[r * g.a_row + k * g.a_col] & 0x7fff7fffu) != 0;
+    };
+    Steps steps{0, g.k};
+    const bool from_first = at(row, 0) || at(end - 1, 0),
+               to_last = at(row, g.k - 1) || at(end - 1, g.k - 1);
+    if ((from_first && to_last) || (g.a_row != 1 && g.a_col != 1)) return steps;
+    if (g.a_row == 1) {
+        const auto any = [&](std::int64_t k) {
+            for (std::int64_t r = row; r < end; r += kLanes) {
+                if (nonzero(first_lanes(end - r), a + r + k * g.a_col) != 0) return true;
+            }
+            return false;
+        };
+        while (steps.last > 0 && !any(steps.last - 1)) --steps.last;
+        while (steps.first < steps.last && !any(steps.first)) ++steps.first;
+        return steps;
+    }
+    steps = {g.k, 0};
+    for (std::int64_t r = row; r < end; ++r) {
+        const std::uint32_t* const words = a + r * g.a_row;
+        for (std::int64_t k = g.k; k > steps.last;) {
+            const std::int64_t begin = k - steps.last > kLanes ? k - kLanes : steps.last;
+            const unsigned found = nonzero(first_lanes(k - begin), words + begin);
+            if (found != 0) steps.last = begin + 32 - __builtin_clz(found);
+            k = begin;
+        }
+        for (std::int64_t k = 0; k < steps.first;) {
+            const std::int64_t lanes = steps.first - k < kLanes ? steps.first - k : kLanes;
+            const unsigned found = nonzero(first_lanes(lanes), words + k);
+            if (found != 0) steps.first = k + __builtin_ctz(found);
+            k += lanes;
+        }
+    }
+    return steps.first < steps.last ? steps : Steps{0, 0};
+}
+
+// True if no element of B is infinite or NaN in these steps and `lanes` lanes.
+bool is_finite(const std::uint32_t* b, std::int64_t ldb, Steps steps, std::int64_t lanes) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    __mmask32 found = 0;
+    for (std::int64_t k = steps.first; k < steps.last; ++k) {
+        for (std::int64_t l = 0; l < lanes; l += kLanes) {
+            const __m512i words = _mm512_maskz_loadu_epi32(first_lanes(lanes - l), b + k * ldb + l);
+            found |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent);
+        }
+    }
+    return found == 0;
+}
+
+// Groups of rows of A, each with the steps in which it is not 0. A mask leaves triangles of zeros
+// in the probabilities of attention, and products with them are left out where B is finite: they
+// are zeros, which change no sum.
+class RowGroups {
+  public:
+    static constexpr std::int64_t kRows = 24;  // a multiple of most register blocks
+
+    explicit RowGroups(const GemmArgs& g) {
+        constexpr std::int64_t kLeastSteps = 16;
+        if (g.k < kLeastSteps || g.m > kMost * kRows || has_corners(g)) return;
+        Steps before{0, 0}, after{g.k, g.k};  // of k, in which some group is 0
+        for (std::int64_t row = 0; row < g.m; row += kRows) {
+            const std::int64_t end = row + kRows < g.m ? row + kRows : g.m;
+            const Steps steps = steps_with_products(g, row, end);
+            steps_[row / kRows] = steps;
+            if (steps.first > before.last) before.last = steps.first;
+            if (steps.last < after.first) after.first = steps.last;
+        }
+        // Groups of zeros alone have no steps at all.
+        if (before.last == 0 && after.first == g.k) return;
+        before_ = before;
+        after_ = after;
+        any_ = true;
+    }
+
+    // May products be left out in these lanes of B?
+    bool leaves_out(const GemmArgs& g, std::int64_t lane, std::int64_t lanes) const {
+        if (!any_) return false;
+        const auto* const b = static_cast<const std::uint32_t*>(g.b) + lane;
+        return is_finite(b, g.ldb, before_, lanes) && is_finite(b, g.ldb, after_, lanes);
+    }
+    // Those of the group with this row, among those of a pass.
+    Steps steps(std::int64_t row, Steps pass) const {
+        const Steps& own = steps_[row / kRows];
+        const std::int64_t first = own.first > pass.first ? own.first : pass.first;
+        const std::int64_t last = own.last < pass.last ? own.last : pass.last;
+        return {first, last > first ? last : first};
+    }
+
+  private:
+    static constexpr std::int64_t kMost = 32;
+
+    // False where A may have triangles or rectangles of zeros along its edges.
+    static bool has_corners(const GemmArgs& g) {
+        const auto* const a = static_cast<const std::uint32_t*>(g.a);
+        const std::int64_t row = (g.m - 1) * g.a_row, step = (g.k - 1) * g.a_col;
+        const auto is = [&](std::int64_t at) { return (a[at] & 0x7fff7fffu) != 0; };
+        return is(0) && is(row) && is(step) && is(row + step);
+    }
+
+    Steps steps_[kMost];
+    Steps before_{0, 0}, after_{0, 0};
+    bool any_ = false;
+};
+
+// All rows of a panel for the steps of a pass, from pass.first on; `groups` may be null.
+template <int kVectors, bool kPartial>
+void panel(const Panel& p, const RowGroups* groups, Steps pass) {
+    constexpr int kRows = block_rows(kVectors);
+    if (groups == nullptr) return all_rows<kRows, kVectors, kPartial>(p, 0);
+    for (std::int64_t row = 0; row < p.m; row += RowGroups::kRows) {
+        const Steps steps = groups->steps(row, pass);
+        Panel part = p;
+        part.m = row + RowGroups::kRows < p.m ? row + RowGroups::kRows : p.m;
+        part.k = steps.last - steps.first;
+        part.a += (steps.first - pass.first) * p.a_col;
+        part.b += (steps.first - pass.first) * p.ldb;
+        all_rows<kRows, kVectors, kPartial>(part, row);
+    }
+}
+
 }  // namespace
 
 void avx512_gemm_bf16_pairs(const GemmArgs& g) {
+    const RowGroups groups(g);
     const bool fits = g.k * g.ldb * 4 <= kCacheBytes;
     const std::int64_t depth = fits ? (g.k > 0 ? g.k : 1) : kDepth;
     Panel p{};
@@ -155,23 +296,22 @@ void avx512_gemm_bf16_pairs(const GemmArgs& g) {
             p.c = static_cast<float*>(g.c) + n;
             p.lane_scale = lane_scale ? lane_scale + n : nullptr;
             p.maxima = g.maxima && k + depth >= g.k ? g.maxima + n : nullptr;
+            const std::int64_t lanes = left >= 4 ? 4 * kLanes : left >= 1 ? left * kLanes : g.n - n;
+            const RowGroups* const parts = groups.leaves_out(g, n, lanes) ? &groups : nullptr;
+            const Steps pass{k, k + p.k};
             if (left >= 4) {
-                all_rows<block_rows(4), 4, false>(p, 0);
-                n += 4 * kLanes;
+                panel<4, false>(p, parts, pass);
             } else if (left == 3) {
-                all_rows<block_rows(3), 3, false>(p, 0);
-                n += 3 * kLanes;
+                panel<3, false>(p, parts, pass);
             } else if (left == 2) {
-                all_rows<block_rows(2), 2, false>(p, 0);
-                n += 2 * kLanes;
+                panel<2, false>(p, parts, pass);
             } else if (left == 1) {
-                all_rows<block_rows(1), 1, false>(p, 0);
-                n += kLanes;
+                panel<1, false>(p, parts, pass);
             } else {
-                p.tail = static_cast<__mmask16>((1u << (g.n - n)) - 1);
-                all_rows<block_rows(1), 1, true>(p, 0);
-                n = g.n;
+                p.tail = first_lanes(lanes);
+                panel<1, true>(p, parts, pass);
             }
+            n += lanes;
         }
     }
 }

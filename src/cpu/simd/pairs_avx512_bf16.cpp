@@ -223,6 +223,7 @@ void gradient_rows(const FusedCall& call, std::int64_t row) {
                                            ? static_cast<__mmask16>(0)
                                            : lanes_kept(call, row + i / 2, lane + i % 2 * kLanes);
                 p[i] = _mm512_maskz_mov_ps(kept, p[i]);
+                d[i] = _mm512_maskz_mov_ps(kept, d[i]);  // its product may have been left out
             }
         }
 #pragma GCC unroll 8
