@@ -11,9 +11,10 @@ import numpy as np
 
 from . import _core, _language, _threads
 from ._arrays import dtype_name, flag, stream_of, to_tensor
+from ._call_options import aliases_of, dynamic_of, grid_of, integers_of, out_shape_of, types_of
 from ._errors import name_line
 from ._profile import Profile, show_page
-from ._programs import Cost, ShapeDtype, check_writable, cost_of, like_array
+from ._programs import Cost, check_writable, cost_of, like_array
 
 _core.lang.set_package_folder(os.path.join(os.path.dirname(os.path.abspath(__file__)), ""))
 
@@ -56,7 +57,7 @@ class BlockSpec:
                     "[BlockSpec] expected index_map to be a function of the grid's indices but got "
                     f"{index_map!r}"
                 )
-            checked = None if index_map is None else _of_the_grid(index_map)
+            checked = None if index_map is None else _of_thegrid_of(index_map)
             self._core = _core.BlockSpec.make([_dim(n) for n in block_shape], checked)
         self.block_shape = None if block_shape is None else tuple(block_shape)
         self.index_map = index_map
@@ -65,7 +66,7 @@ class BlockSpec:
         return f"BlockSpec({self.block_shape}, {self.index_map})"
 
 
-def _of_the_grid(index_map):
+def _of_thegrid_of(index_map):
     """The index map, which refuses a grid with another number of axes than it has parameters."""
 
     def checked(*indices):
@@ -245,17 +246,14 @@ def call(
     kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
     single = not isinstance(out_shape, tuple | list)
     options = {
-        "grid": _grid(grid),
+        "grid": grid_of(grid),
         "in_specs": _specs("in_specs", in_specs),
         "out_specs": _specs("out_specs", out_specs),
-        "out_shape": _out_shape(out_shape),
-        "scratch": _types("scratch", scratch),
-        "aliases": _aliases(aliases),
-        "sequential": _integers("sequential", sequential),
-        "dynamic": {
-            _language._integer("call", "dynamic", k): _integers("dynamic", v)
-            for k, v in _dict("dynamic", "{argument: dimensions}", dynamic).items()
-        },
+        "out_shape": out_shape_of(out_shape),
+        "scratch": types_of("scratch", scratch),
+        "aliases": aliases_of(aliases),
+        "sequential": integers_of("sequential", sequential),
+        "dynamic": dynamic_of(dynamic),
         "num_warps": _language._integer("call", "num_warps", num_warps or 0),
         "num_stages": _language._integer("call", "num_stages", num_stages or 0),
         "tile_rows": _language._integer("call", "tile_rows", tile_rows or 0),
@@ -290,24 +288,6 @@ def _line_of_caller():
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _integers(option, values):
-    values = values if isinstance(values, tuple | list) else (values,)
-    return [_language._integer("call", option, v) for v in values]
-
-
-def _grid(grid):
-    if grid is None:
-        return []
-    if callable(grid):
-        return lambda *inputs: _integers("grid", grid(*map(_seen, inputs)))
-    return _integers("grid", grid)
-
-
-def _seen(tensor):
-    """An input as user functions of the inputs see it."""
-    return ShapeDtype(tensor.shape, tensor.dtype) if tensor.defined else None
-
-
 def _specs(option, specs):
     if specs is None:
         return []
@@ -321,48 +301,6 @@ def _specs(option, specs):
             )
         result.append(spec._core)
     return result
-
-
-def _types(option, types):
-    if types is None:
-        return []
-    types = types if isinstance(types, tuple | list) else [types]
-    result = []
-    for i, type_ in enumerate(types):
-        if not hasattr(type_, "shape") or not hasattr(type_, "dtype"):
-            raise TypeError(
-                f"[call] expected {option}[{i}] to be a tw.ShapeDtype but got {type_!r}"
-            )
-        shape = _language._shape("call", list(type_.shape))
-        result.append((dtype_name("call", "dtype", type_.dtype), shape))
-    return result
-
-
-def _out_shape(out_shape):
-    if out_shape is None:
-        raise TypeError("[call] expected out_shape to be a tw.ShapeDtype or several but got None")
-    if callable(out_shape):
-        return lambda *inputs: _types("out_shape", out_shape(*map(_seen, inputs)))
-    return _types("out_shape", out_shape)
-
-
-def _aliases(aliases):
-    if not isinstance(aliases, tuple | list):
-        aliases = _dict("aliases", "{input: output}", aliases).items()
-    pairs = [tuple(_integers("aliases", pair)) for pair in aliases]
-    if not all(len(pair) == 2 for pair in pairs):
-        raise TypeError(
-            f"[call] expected aliases of the form {{input: output}} but got {aliases!r}"
-        )
-    return pairs
-
-
-def _dict(option, form, value):
-    if value is not None and not isinstance(value, dict):
-        raise TypeError(
-            f"[call] expected {option} of the form {form} but got {type(value).__name__}"
-        )
-    return value or {}
 
 
 class Call:
