@@ -72,8 +72,16 @@ AttentionOptions load_options(const Options& options, Console& console) {
     result.cu_seqlens = load(options.cu_seqlens, "cu-seqlens");
     result.kv_cu_seqlens = load(options.kv_cu_seqlens, "kv-cu-seqlens");
     result.sinks = load(options.sinks, "sinks");
-    if (!options.block_mask.empty())
-        result.block_mask = BlockMask::from_packed(load(options.block_mask, "block-mask"));
+    if (!options.block_mask.empty()) {
+        const Tensor words = load(options.block_mask, "block-mask");
+        if (words.dtype() != u32 || words.rank() != 1)
+            user_error(
+                "attention",
+                "expected --block-mask of the words of a block mask, u32 (n), as `tilewright "
+                "mask --out` writes them, but got {}",
+                words.type_name());
+        result.block_mask = BlockMask::from_packed(words);
+    }
     result.dropout = options.dropout;
     result.seed = options.seed;
     const Bindings arrays = load_bindings("attention", options.bind, &console.input);

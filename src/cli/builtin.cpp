@@ -142,7 +142,7 @@ std::int64_t equal_block(std::int64_t extent, std::int64_t most) {
 
 }  // namespace
 
-Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu) {
+Builtin flex_builtin(const char* op, DType dtype, const ModTexts& texts, bool backward, bool gpu) {
     const Tensor x = Tensor::zeros(dtype, {1, 8, 1024, 64});
     const DType sums = dtype == f64 ? f64 : f32;
     const Tensor row = Tensor::zeros(sums, {1, 8, 1024});
@@ -167,7 +167,7 @@ Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu
         }
     }
     if (!texts.mask.empty()) features.mask = inlined(texts.mask, Mod::Kind::mask);
-    expect_bindings_read("dump", texts.arrays, mods);
+    expect_bindings_read(op, texts.arrays, mods);
     if (!features.positions()) extras[attn::tiles::Extra::origin] = {};
     Builtin result =
         backward ? Builtin{attn::tiles::backward(options, features, derivative),
@@ -230,11 +230,11 @@ std::vector<std::string> builtin_names() {
     return names;
 }
 
-Builtin builtin(const std::string& name, DType dtype, bool gpu) {
+Builtin builtin(const char* op, const std::string& name, DType dtype, bool gpu) {
     const auto found = table().find(name);
     if (found == table().end())
         user_error(
-            "dump",
+            op,
             "expected a built-in program (flex, flex_backward, {}) or a file of IR text but got "
             "\"{}\"",
             fmt::join(builtin_names(), ", "), name);

@@ -39,10 +39,11 @@ struct ModTexts {
 Call fixed(const Call& call);
 
 /// Attention with mods from text, as `dump flex` shows it, with the blocks for a CPU or a GPU.
-Builtin flex_builtin(DType dtype, const ModTexts& texts, bool backward, bool gpu);
+Builtin flex_builtin(const char* op, DType dtype, const ModTexts& texts, bool backward, bool gpu);
 
-/// The program `name` for elements of `dtype`. UserError lists the names if it is not one.
-Builtin builtin(const std::string& name, DType dtype, bool gpu);
+/// The program `name` for elements of `dtype`. UserError in the name of the
+/// command `op` lists the names if it is not one.
+Builtin builtin(const char* op, const std::string& name, DType dtype, bool gpu);
 
 /// The float dtype that --dtype names. UserError for other text.
 DType float_dtype(const char* op, const std::string& text);

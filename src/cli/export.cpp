@@ -160,7 +160,7 @@ void export_kernel(const Options& given, Console& console) {
         export_program(given.folder, std::string(std::istreambuf_iterator<char>(file), {}),
                        options);
     } else {
-        const Builtin program = builtin(kernel, dtype, given.no_cpu);
+        const Builtin program = builtin("export", kernel, dtype, given.no_cpu);
         export_program(given.folder, fixed(program.call).ir(program.inputs),
                        export_options(given, {}));
     }

@@ -51,8 +51,8 @@ std::string choose_kernel(const char* op, const KernelChoice& choice, bool gpu, 
         return load_file(op, choice);
     const DType dtype = choice.dtype.empty() ? f32 : float_dtype(op, choice.dtype);
     const ModTexts texts{choice.mask, choice.score, load_bindings(op, choice.bind, &input)};
-    const Builtin program = is_flex ? flex_builtin(dtype, texts, choice.kernel != "flex", gpu)
-                                    : builtin(choice.kernel, dtype, gpu);
+    const Builtin program = is_flex ? flex_builtin(op, dtype, texts, choice.kernel != "flex", gpu)
+                                    : builtin(op, choice.kernel, dtype, gpu);
     return (gpu ? program.call : fixed(program.call)).ir(program.inputs, lines);
 }
 

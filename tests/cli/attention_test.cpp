@@ -217,7 +217,7 @@ TEST_F(AttentionCommand, SavedBlockMasks) {
     const ProgramResult bad =
         attention({"--block-mask", folder_ / "q.npy", "--out", folder_ / "o.npy"});
     EXPECT_EQ(bad.status, 2);
-    EXPECT_THAT(bad.error, HasSubstr("words"));
+    EXPECT_THAT(bad.error, HasSubstr("[attention] expected --block-mask of the words"));
     ASSERT_EQ(run_program({"mask", "causal", "--q-len", "8", "--kv-len", "8", "--out",
                            folder_ / "small.npy"})
                   .status,

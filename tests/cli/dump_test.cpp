@@ -243,6 +243,8 @@ TEST(Explain, BuiltInProgramsAndFiles) {
     EXPECT_THAT(run_program({"explain", "matmul", "--arch", "sm_80"}).out,
                 HasSubstr("not on wgmma and TMA\n  since it is for sm_90a only"));
     EXPECT_EQ(run_program({"explain", "matmul", "--arch", "sm_1"}).status, 2);
+    EXPECT_THAT(run_program({"explain", "matmull"}).error,
+                HasSubstr("[explain] expected a built-in program"));
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ TEST(ExportCommand, RefusesWhatDoesNotFit) {
         EXPECT_EQ(done.status, 2);
         return done.error;
     };
-    EXPECT_THAT(error({"sofmax"}), HasSubstr("expected a built-in program"));
+    EXPECT_THAT(error({"sofmax"}), HasSubstr("[export] expected a built-in program"));
     EXPECT_THAT(error({"softmax", "--mask", "causal"}), HasSubstr("with mods"));
     EXPECT_THAT(error({"rms_norm", "--shape", "5"}), HasSubstr("--shape ROWS,COLUMNS"));
     EXPECT_THAT(error({"rms_norm", "--shape", "5,0"}), HasSubstr("positive extents"));

@@ -30,7 +30,7 @@ double processor_time() {
 std::vector<std::pair<std::string, Builtin>> programs(DType dtype) {
     std::vector<std::pair<std::string, Builtin>> result;
     for (const std::string& name : builtin_names()) {
-        result.emplace_back(name, builtin(name, dtype, true));
+        result.emplace_back(name, builtin("bench", name, dtype, true));
     }
     const std::pair<const char*, ModTexts> mods[] = {
         {"causal mask", {"q >= kv", "", {}}},
@@ -39,7 +39,7 @@ std::vector<std::pair<std::string, Builtin>> programs(DType dtype) {
     for (const auto& [name, texts] : mods) {
         for (const bool backward : {false, true}) {
             result.emplace_back(fmt::format("{}, {}", backward ? "flex_backward" : "flex", name),
-                                flex_builtin(dtype, texts, backward, true));
+                                flex_builtin("bench", dtype, texts, backward, true));
         }
     }
     return result;
