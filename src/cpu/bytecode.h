@@ -332,6 +332,10 @@ struct CombineScan {
     /// Scans rows in registers (simd/scan_compiler.h); nullptr where there is no such code. What it
     /// broadcasts are the elements in these slots.
     void (*in_registers)(void* arguments) = nullptr;
+    /// The same down rows: along them, and for columns of some lanes.
+    void (*down_rows)(void* arguments) = nullptr;
+    void (*down_columns)(void* arguments) = nullptr;
+    std::int64_t column_lanes = 0;
     std::vector<std::uint32_t> splats;
     std::uint32_t num_temporaries = 0;
     std::vector<std::uint32_t> captured;    ///< slots

@@ -305,10 +305,89 @@ class Scan : ScanOperands {
             scatter(value, row + r, lane, steps, value.line + r * kSteps * value.element);
     }
 
+    // ---- Down rows, by code that keeps vectors in registers.
+
+    bool runs_down() const {
+        return scan_.down_rows != nullptr &&
+               std::all_of(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(n_),
+                           [](const ScanValue& value) { return value.in.lane_stride != 0; });
+    }
+    /// From the row `row` on, after which every other one of `inner` follows.
+    void down_in_registers(std::int64_t row, std::int64_t lane, std::int64_t lanes) const {
+        const std::int64_t sign = scan_.reverse ? -1 : 1;
+        if (scan_.reverse) row += (scan_.extent - 1) * scan_.inner;
+        ScanDownArguments arguments;
+        for (std::size_t i = 0; i < scan_.splats.size(); ++i)
+            arguments.splats[i] = reinterpret_cast<std::byte*>(frame_.slots + scan_.splats[i]);
+        arguments.carries = values_[0].rows;
+        arguments.rows = scan_.extent - 1;
+        bool streams = true, contiguous = true;
+        std::array<const std::byte*, ScanShape::kMostValues> in;
+        std::array<std::byte*, ScanShape::kMostValues> out;
+        for (std::size_t i = 0; i < n_; ++i) {
+            const ScanValue& value = values_[i];
+            const std::int64_t bytes = lanes * value.element;
+            in[i] = at(value.in, value.element, row, lane);
+            arguments.in_step[i] = sign * scan_.inner * value.in.row_bytes;
+            contiguous = contiguous && scan_.inner * value.in.row_bytes == bytes;
+            arguments.out_step[i] = 0;
+            out[i] = nullptr;
+            if (!value.carried) continue;
+            // The first row is as it is.
+            std::memcpy(carry(i), in[i], static_cast<std::size_t>(bytes));
+            if (!value.wanted) continue;
+            out[i] = at(value.out, value.element, row, lane);
+            arguments.out_step[i] = sign * scan_.inner * value.out.row_bytes;
+            store(value, out[i], carry(i), lanes);
+            contiguous = contiguous && scan_.inner * value.out.row_bytes == bytes;
+            streams = streams && value.streams &&
+                      (reinterpret_cast<std::intptr_t>(out[i]) | arguments.out_step[i]) % 64 == 0;
+        }
+        arguments.streams = streams;
+        const auto run = [&](void (*code)(void*), std::int64_t from, std::int64_t mask) {
+            for (std::size_t i = 0; i < n_; ++i) {
+                arguments.in[i] = in[i] + arguments.in_step[i] + from * 4;
+                arguments.out[i] = out[i] ? out[i] + arguments.out_step[i] + from * 4 : nullptr;
+            }
+            arguments.carries = carry(0) + from * 4;
+            arguments.lanes = mask;
+            code(&arguments);
+        };
+        std::int64_t done = 0;
+        // Rows that follow each other are read as fast as memory can be; so are, in turn, few long
+        // rows of several arrays.
+        constexpr std::int64_t kFewRows = 128;
+        if (!contiguous && scan_.down_columns != nullptr && (n_ == 1 || scan_.extent > kFewRows)) {
+            // Rows of several arrays share cache sets.
+            const std::int64_t rows_ahead = n_ == 1 ? 6 : 2;
+            arguments.ahead = rows_ahead * arguments.in_step[0] / 4;
+            for (; done + scan_.column_lanes <= lanes; done += scan_.column_lanes)
+                run(scan_.down_columns, done, 0xFFFF);
+        }
+        if (const std::int64_t vectors = (lanes - done) / kVector; vectors > 0) {
+            arguments.vectors = vectors;
+            arguments.first = scan_.reverse ? (vectors - 1) * kVector : 0;
+            run(scan_.down_rows, done, 0xFFFF);
+            done += vectors * kVector;
+        }
+        if (const std::int64_t rest = lanes - done; rest > 0) {
+            arguments.vectors = 1;
+            arguments.first = 0;
+            arguments.streams = 0;
+            run(scan_.down_rows, done, (std::int64_t{1} << rest) - 1);
+        }
+    }
+    /// Where the carries of a value are: in the rows of all values.
+    std::byte* carry(std::size_t i) const {
+        static_assert(ScanDownArguments::kCarryBytes == 4 * CombineScan::kRowElements);
+        return values_[0].rows + static_cast<std::int64_t>(i) * ScanDownArguments::kCarryBytes;
+    }
+
     // ---- Down rows.
 
     void down_rows() {
-        constexpr std::int64_t kLanes = 512;
+        const bool in_registers = runs_down();
+        const std::int64_t kLanes = in_registers ? CombineScan::kRowElements : 512;
         for (std::int64_t lane = 0; lane < scan_.lanes;) {
             std::int64_t lanes = std::min(kLanes, scan_.lanes - lane);
             for (std::size_t i = 0; i < n_; ++i) {
@@ -319,8 +398,10 @@ class Scan : ScanOperands {
                 if (!one_piece) lanes = std::min(lanes, scan_.width - lane % scan_.width);
             }
             for (std::int64_t o = 0; o < scan_.outer; ++o) {
-                for (std::int64_t i = 0; i < scan_.inner; ++i)
-                    down(o * scan_.extent * scan_.inner + i, lane, lanes);
+                for (std::int64_t i = 0; i < scan_.inner; ++i) {
+                    const std::int64_t row = o * scan_.extent * scan_.inner + i;
+                    in_registers ? down_in_registers(row, lane, lanes) : down(row, lane, lanes);
+                }
             }
             lane += lanes;
         }

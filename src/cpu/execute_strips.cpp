@@ -39,7 +39,8 @@ struct ResolvedOp {
 struct Part {
     std::int64_t panel, row, lane;  ///< where it starts
     std::int64_t rows, lanes;
-    bool whole_rows = false;
+    bool along_rows = false;  ///< a scan down rows goes through memory row by row
+    bool streams = false;     ///< its results go past the caches
 };
 
 /// Runs one op on the lanes of a strip from `skipped` on.
@@ -66,7 +67,10 @@ void run_op(const StripOp& op, const ResolvedOp& resolved, const Part& part, std
                                 : moved(resolved.sum.at(part.panel, 0), op.sum.dtype, 1);
     }
     std::copy(op.immediate.begin(), op.immediate.end(), strip.immediate);
-    if (op.kind == StripOp::Kind::scan_lanes) strip.immediate[2] = part.whole_rows;
+    if (op.kind == StripOp::Kind::scan_rows) {
+        strip.immediate[2] = part.along_rows;
+        strip.immediate[3] = part.streams;
+    }
     if (op.is_affine()) {
         if (resolved.wraps != nullptr)
             return run_wrapping(*resolved.wraps, op, strip, part.row, part.lane + skipped);
@@ -392,23 +396,37 @@ void run_alone(const Frame& frame, const Chain& chain, const StripOp& op) {
     op.function(strip);
 }
 
-/// True for scans along lanes whose panels follow each other in memory, as those from array to
-/// array: they do whole rows, since each part of a row would begin with a rounded carry.
-bool joins_panels(const Chain& chain, std::span<const ResolvedOp> ops) {
-    if (chain.lanes <= chain.width || !chain.fused.empty()) return false;
+/// True for a chain of scans of this kind whose panels follow each other in memory, as those from
+/// array to array, so that more lanes than a panel has are done at once.
+bool joins_panels(const Chain& chain, std::span<const ResolvedOp> ops, StripOp::Kind kind) {
+    if (!chain.fused.empty()) return false;
     const auto follow = [&](const Resolved& place, DType dtype) {
-        return place.panel_bytes == chain.width * place.lane_stride * size_of(dtype);
+        return chain.lanes <= chain.width ||
+               place.panel_bytes == chain.width * place.lane_stride * size_of(dtype);
     };
     bool scans = false;
     for (std::size_t i = 0; i < chain.ops.size(); ++i) {
         const StripOp& op = chain.ops[i];
         if (!ops[i].function) continue;
-        if (op.kind != StripOp::Kind::scan_lanes || !follow(ops[i].in[0], op.in[0].dtype) ||
+        if (op.kind != kind || !follow(ops[i].in[0], op.in[0].dtype) ||
             !follow(ops[i].out, op.out.dtype))
+            return false;
+        // There is room for the carries of that many lanes; logsumexp does not wait for memory.
+        if (kind == StripOp::Kind::scan_rows &&
+            (op.in[0].home != Home::view || op.reduction == ir::Reduction::logsumexp))
             return false;
         scans = true;
     }
     return scans;
+}
+
+/// Makes the panels of operands `width` lanes wide.
+void set_width(const Chain& chain, std::span<ResolvedOp> ops, std::int64_t width) {
+    for (std::size_t i = 0; i < chain.ops.size(); ++i) {
+        const StripOp& op = chain.ops[i];
+        ops[i].in[0].panel_bytes = width * ops[i].in[0].lane_stride * size_of(op.in[0].dtype);
+        ops[i].out.panel_bytes = width * ops[i].out.lane_stride * size_of(op.out.dtype);
+    }
 }
 
 }  // namespace
@@ -455,10 +473,28 @@ void execute(Frame& frame, const Chain& chain) {
     const auto parts = [](std::int64_t all, std::int64_t each) {
         return all <= each ? std::min<std::int64_t>(all, 1) : ceil_div(all, each);
     };
-    const bool joined = joins_panels(chain, {ops.data(), num_ops});
-    const std::int64_t width = joined ? chain.lanes : chain.width;
+    // Scans along lanes do whole rows: each part of a row would begin with a rounded carry. Scans
+    // down rows go along many lanes of a row before the next one.
+    const std::span all(ops.data(), num_ops);
+    const bool whole_rows = joins_panels(chain, all, StripOp::Kind::scan_lanes);
+    const bool along_rows = joins_panels(chain, all, StripOp::Kind::scan_rows);
+    std::int64_t width = chain.width, strip_rows = chain.strip_rows;
+    if (whole_rows) width = chain.lanes;
+    if (along_rows) {
+        width = std::min(chain.lanes, kScannedLanes);
+        strip_rows = chain.rows;
+        set_width(chain, all, width);
+    }
+    const bool streams =
+        along_rows && std::all_of(chain.ops.begin(), chain.ops.end(), [&](const StripOp& op) {
+            return op.stored_ref < 0 || frame.views[op.out.index].streams;
+        });
+    frame.streamed = frame.streamed || streams;
+    // Memory is read towards falling addresses where the rows are.
+    const Chain::Order row_order =
+        chain.row_order == Chain::Order::any ? chain.lane_order : chain.row_order;
     const std::int64_t panels = parts(chain.lanes, width);
-    const std::int64_t strips = parts(chain.rows, chain.strip_rows);
+    const std::int64_t strips = parts(chain.rows, strip_rows);
     for (std::int64_t p = 0; p < panels; ++p) {
         const std::int64_t panel = place(chain.lane_order, p, panels);
         const std::int64_t first = panel * width;
@@ -472,16 +508,16 @@ void execute(Frame& frame, const Chain& chain) {
             fill(ops[i].out.at(panel, 0), lanes, size_of(op.out.dtype), op.identity);
         }
         for (std::int64_t strip = 0; strip < strips; ++strip) {
-            const std::int64_t row = place(chain.row_order, strip, strips) * chain.strip_rows;
-            const Part part{panel, row,        first, std::min(chain.strip_rows, chain.rows - row),
-                            lanes, panels == 1};
+            const std::int64_t row = place(row_order, strip, strips) * strip_rows;
+            const Part part{panel, row,        first,  std::min(strip_rows, chain.rows - row),
+                            lanes, along_rows, streams};
             Part next = part;
-            if (chain.row_order == Chain::Order::backward) {
-                next.rows = std::min(part.row, chain.strip_rows);
+            if (row_order == Chain::Order::backward) {
+                next.rows = std::min(part.row, strip_rows);
                 next.row -= next.rows;
             } else {
                 next.row += part.rows;
-                next.rows = std::clamp<std::int64_t>(chain.rows - next.row, 0, chain.strip_rows);
+                next.rows = std::clamp<std::int64_t>(chain.rows - next.row, 0, strip_rows);
             }
             auto run = chain.fused.begin();
             for (std::size_t i = 0; i < num_ops;) {

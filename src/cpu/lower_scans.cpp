@@ -51,12 +51,12 @@ void plan_run(Chain& chain, const Program& program) {
     if (auto run = plan_whole_run(chain, uses, program)) chain.fused.push_back(std::move(*run));
 }
 
-/// Compiles the function of a scan along lanes, where that is possible.
+/// Compiles the function of a scan to code that keeps vectors in registers, where that is possible.
 void compile_rows(CombineScan& scan, const Kernels& kernels) {
     constexpr int kVectorBytes = 64;
     const auto n = scan.in.size();
     const auto is_word = [](DType dtype) { return dtype == DType::f32 || dtype == DType::i32; };
-    if (kernels.vector_bytes != kVectorBytes || !kernels.fused.run || !scan.along_lanes ||
+    if (kernels.vector_bytes != kVectorBytes || !kernels.fused.run ||
         !std::all_of(scan.in.begin(), scan.in.end(),
                      [&](const StripSource& in) { return is_word(in.dtype); }))
         return;
@@ -64,6 +64,7 @@ void compile_rows(CombineScan& scan, const Kernels& kernels) {
     shape.values = static_cast<int>(n);
     shape.reverse = scan.reverse;
     for (const StripSource& out : scan.out) shape.kept.push_back(out.home != Home::none);
+    shape.carried = scan.carried;
     std::vector<std::uint32_t> splats;
     for (const StripOp& op : scan.combine.ops) {
         for (const StripSource& in : op.in) {
@@ -98,8 +99,15 @@ void compile_rows(CombineScan& scan, const Kernels& kernels) {
         }
         shape.ops.push_back(made);
     }
-    scan.in_registers = compile_scan(shape);
     scan.splats = std::move(splats);
+    if (scan.along_lanes) {
+        scan.in_registers = compile_scan(shape);
+        return;
+    }
+    const ScanDown down = compile_scan_down(shape);
+    scan.down_rows = down.rows;
+    scan.down_columns = down.columns;
+    scan.column_lanes = down.column_lanes;
 }
 
 }  // namespace

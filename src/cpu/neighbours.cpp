@@ -41,6 +41,18 @@ bool scans_rows(const Chain& chain) {
            store.writer == 0 && chain.rows > 1;
 }
 
+/// The same with the user's function, by code that goes along rows of any length.
+bool scans_rows(const CombineScan& scan) {
+    const auto in_array = [](const StripSource& place) {
+        return place.home == Home::view && place.lane_stride == 1;
+    };
+    return scan.down_rows != nullptr && scan.outer == 1 && scan.inner == 1 &&
+           std::all_of(scan.in.begin(), scan.in.end(), in_array) &&
+           std::all_of(scan.out.begin(), scan.out.end(), [&](const StripSource& out) {
+               return out.home == Home::none || in_array(out);
+           });
+}
+
 }  // namespace
 
 Neighbours::Neighbours(const Program& program)
@@ -50,6 +62,9 @@ Neighbours::Neighbours(const Program& program)
         const Instruction& instruction = program.code[i];
         if (const auto* chain = std::get_if<Chain>(&instruction)) {
             if (at != 0 || i == 0 || !(goes_along_rows(*chain) || scans_rows(*chain))) return;
+            at = i;
+        } else if (const auto* scan = std::get_if<CombineScan>(&instruction)) {
+            if (at != 0 || i == 0 || !scans_rows(*scan)) return;
             at = i;
         } else if (const auto* load = std::get_if<LoadView>(&instruction)) {
             array_views_.push_back(load->view);
@@ -72,22 +87,44 @@ Neighbours::Neighbours(const Program& program)
         }
     }
     if (at == 0) return;
-    const Chain& chain = std::get<Chain>(program.code[at]);
+    if (const auto* chain = std::get_if<Chain>(&program.code[at])) {
+        if (!add(*chain)) return;
+    } else if (!add(std::get<CombineScan>(program.code[at]))) {
+        return;
+    }
+    cost_ = std::max<std::int64_t>(cost_, 1);
+    at_ = at;
+}
+
+bool Neighbours::add(const Chain& chain) {
     rows_ = chain.rows;
     lanes_ = chain.lanes;
     scans_ = scans_rows(chain);
-    if (scans_ && !(add(chain.ops[0].in[0]) && add(chain.ops[1].out))) return;
+    if (scans_ && !(add(chain.ops[0].in[0]) && add(chain.ops[1].out))) return false;
     const auto operands =
         scans_ ? std::span<const FusedRun::Operand>() : std::span(chain.fused[0].operands);
     for (const FusedRun::Operand& operand : operands) {
         if (operand.temporary >= 0) continue;
         const StripOp& op = chain.ops[operand.op];
-        if (!add(operand.input < 0 ? op.out : op.in[operand.input])) return;
+        if (!add(operand.input < 0 ? op.out : op.in[operand.input])) return false;
     }
     cost_ = rows_ * lanes_ * widest_;
     for (const StripOp& op : chain.ops) cost_ += rows_ * lanes_ * cost_of(op);
-    cost_ = std::max<std::int64_t>(cost_, 1);
-    at_ = at;
+    return true;
+}
+
+bool Neighbours::add(const CombineScan& scan) {
+    rows_ = scan.extent;
+    lanes_ = scan.lanes;
+    scans_ = true;
+    slots_ = scan.splats;
+    for (const auto* places : {&scan.in, &scan.out}) {
+        for (const StripSource& place : *places) {
+            if (place.home != Home::none && !add(place)) return false;
+        }
+    }
+    cost_ = rows_ * lanes_ * widest_;
+    return true;
 }
 
 void Neighbours::compute(const ScalarOp& op) {
@@ -225,6 +262,12 @@ bool Neighbours::follows(Frame& frame, std::int64_t n) {
 void Neighbours::run(Frame& frame, std::int64_t n) {
     std::copy(first_views_.begin(), first_views_.end(), frame.views);
     std::copy(first_slots_.begin(), first_slots_.end(), frame.slots);
+    if (const auto* scan = std::get_if<CombineScan>(&program_.code[at_])) {
+        if (combine_.in.empty()) combine_ = *scan;
+        combine_.lanes = n * lanes_;
+        execute(frame, combine_);
+        return finish_stores(frame);
+    }
     if (chain_.ops.empty()) chain_ = std::get<Chain>(program_.code[at_]);
     chain_.lanes = lanes_;
     chain_.rows = rows_;
@@ -239,10 +282,7 @@ void Neighbours::run(Frame& frame, std::int64_t n) {
         }
     } else {
         chain_.lanes = n * lanes_;
-        if (scans_) {
-            chain_.width = kScannedLanes;
-            chain_.strip_rows = 1;
-        }
+        if (scans_) chain_.width = kScannedLanes;
     }
     execute(frame, chain_);
     finish_stores(frame);

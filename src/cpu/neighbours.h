@@ -52,6 +52,9 @@ class Neighbours {
         int row_axis = -1;  ///< of the view; -1: every row is the same
     };
 
+    /// What they read and write; false where that is not in arrays.
+    bool add(const Chain& chain);
+    bool add(const CombineScan& scan);
     bool add(const StripSource& source);
     /// Keeps track of the scalars that differ from program to program.
     void compute(const ScalarOp& op);
@@ -60,7 +63,8 @@ class Neighbours {
 
     const Program& program_;
     std::size_t at_ = 0;                 ///< of the chain; 0: the program has to run alone
-    Chain chain_;                        ///< of several programs
+    Chain chain_;                        ///< of several programs,
+    CombineScan combine_;                ///< or this
     std::int64_t rows_ = 0, lanes_ = 0;  ///< of one program
     int widest_ = 1;                     ///< bytes of an element
     std::int64_t cost_ = 1;              ///< of a program, in bytes of its widest operand

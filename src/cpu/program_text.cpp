@@ -135,7 +135,7 @@ struct Printer {
         for (const StripSource& each : scan.out)
             out += (out.empty() ? "" : ", ") + (each.home == Home::none ? "_" : text_of(each));
         for (const StripSource& each : scan.in) in += (in.empty() ? "" : ", ") + text_of(each);
-        const bool compiled = scan.in_registers != nullptr ||
+        const bool compiled = scan.in_registers != nullptr || scan.down_rows != nullptr ||
                               (!scan.combine.fused.empty() && scan.combine.fused[0].compiled);
         return fmt::format("{} = combine {} along {}{} ({} x {} x {}, {} lanes){}", out, in,
                            scan.along_lanes ? "lanes" : "rows", scan.reverse ? " reverse" : "",

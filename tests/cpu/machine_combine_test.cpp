@@ -1,6 +1,8 @@
 // The tile machine's scans with functions of the user's agree with the reference interpreter.
 #include <gmock/gmock.h>
 
+#include <array>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
@@ -35,6 +37,12 @@ Mod recurrence(DType dtype) {
     return mod_of({dtype, dtype}, {}, [](ir::Builder& b, const std::vector<Value>& p) {
         return std::vector{b.binary(Op::mul, p[0], p[2]),
                            b.binary(Op::add, b.binary(Op::mul, p[1], p[2]), p[3])};
+    });
+}
+
+Mod product(DType dtype) {
+    return mod_of({dtype}, {}, [](ir::Builder& b, const std::vector<Value>& p) {
+        return std::vector{b.binary(Op::mul, p[0], p[1])};
     });
 }
 
@@ -187,47 +195,67 @@ TEST(Machine, CombinesNotANumber) {
     }
 }
 
-// Results go past the caches: whole vectors where they are aligned, the rest not.
+// Results go past the caches: whole vectors where they are aligned, the rest not. Rows that follow
+// each other, rows of several pieces, few and many.
 TEST(Machine, CombinedRowsAreStreamed) {
-    constexpr std::int64_t kRows = 2, kLanes = 4500001;
-    for (const bool down : {false, true}) {
+    struct Case {
+        bool down;
+        std::int64_t rows, lanes;
+    };
+    for (const auto& [down, rows, lanes] : {Case{false, 2, 4500001},
+                                            {true, 3000, 3001},
+                                            {true, 2051, 4096},
+                                            {true, 301, 28656},
+                                            {true, 101, 90112}}) {
         for (const bool reverse : {false, true}) {
-            const std::int64_t rows = down ? 3000 : kRows, lanes = down ? 3001 : kLanes;
             Kernel k("running");
             const std::vector<std::int64_t> extents = {rows, lanes};
             const Value m = k.ref("m", DType::i32, extents), c = k.ref("c", DType::i32, extents),
-                        y = k.ref("y", DType::i32, extents);
+                        y = k.ref("y", DType::i32, extents), z = k.ref("z", DType::i32, extents);
             const std::vector<ir::IndexOperand> all = {k.slice(0, rows), k.slice(0, lanes)};
             const std::vector<Value> both = {k.load(m, all), k.load(c, all)};
-            k.store(y, all,
-                    k.b.associative_scan(recurrence(DType::i32), both, down ? 0 : 1, reverse)[1]);
+            const int axis = down ? 0 : 1;
+            k.store(y, all, k.b.associative_scan(recurrence(DType::i32), both, axis, reverse)[1]);
+            k.store(
+                z, all,
+                k.b.associative_scan(product(DType::i32), std::array{both[0]}, axis, reverse)[0]);
             k.done();
             const auto size = static_cast<std::size_t>(rows * lanes);
-            std::vector<std::uint32_t> factors(size), terms(size), results(size), wanted(size);
+            constexpr std::size_t kVector = 16;
+            using Array = std::vector<std::uint32_t>;
+            Array factors(size + kVector), terms(size + kVector), states(size + kVector),
+                products(size + kVector);
+            const auto aligned = [](Array& array) {
+                const auto bytes = reinterpret_cast<std::uintptr_t>(array.data()) % 64;
+                return array.data() + (64 - bytes) % 64 / sizeof(std::uint32_t);
+            };
             for (std::size_t i = 0; i < size; ++i) {
-                factors[i] = static_cast<std::uint32_t>(i * 2654435761U >> 7);
-                terms[i] = static_cast<std::uint32_t>(i * 40503U);
+                aligned(factors)[i] = static_cast<std::uint32_t>(i * 2654435761U >> 7) | 1;
+                aligned(terms)[i] = static_cast<std::uint32_t>(i * 40503U);
             }
             ir::Arguments arguments;
-            for (auto* array : {&factors, &terms, &results}) {
+            for (auto* array : {&factors, &terms, &states, &products}) {
                 ir::RefArgument ref;
-                ref.data = array->data();
+                ref.data = aligned(*array);
                 ref.extents = {rows, lanes};
                 ref.strides = {lanes, 1};
                 arguments.refs.push_back(ref);
             }
             run(*compile(k.function), arguments);
             const auto length = down ? rows : lanes;
+            std::int64_t wrong = 0;
             for (std::int64_t line = 0; line < (down ? lanes : rows); ++line) {
-                std::uint32_t state = 0;
+                std::uint32_t state = 0, factor = 1;
                 for (std::int64_t step = 0; step < length; ++step) {
                     const std::int64_t at = reverse ? length - 1 - step : step;
                     const auto i =
                         static_cast<std::size_t>(down ? at * lanes + line : line * lanes + at);
-                    wanted[i] = state = state * factors[i] + terms[i];
+                    state = state * aligned(factors)[i] + aligned(terms)[i];
+                    factor *= aligned(factors)[i];
+                    wrong += aligned(states)[i] != state || aligned(products)[i] != factor;
                 }
             }
-            EXPECT_TRUE(results == wanted) << down << reverse;
+            EXPECT_EQ(wrong, 0) << rows << " x " << lanes << down << reverse;
         }
     }
 }

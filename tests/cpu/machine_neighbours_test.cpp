@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "cpu/neighbours.h"
@@ -166,6 +167,51 @@ TEST(MachineNeighbours, OfWideBlocksFewerRunAsOne) {
     EXPECT_EQ(most({17, 64}), fuses ? kDown * kAcross : 1);
     EXPECT_EQ(most({17, 640}), fuses ? 6 : 1);
     EXPECT_EQ(most({1, 640}), fuses ? kDown * kAcross : 1);
+}
+
+// Scans down the rows of narrow blocks, by a reduction and by functions with and without a scalar
+// that differs between programs.
+TEST(MachineNeighbours, ScansDownRows) {
+    for (const Blocks& blocks : {Blocks{17, 64},
+                                 {17, 24},
+                                 {40, 100},
+                                 {17, 64, 5},
+                                 {17, 64, 0, 0, backwards},
+                                 {17, 64, 0, 0, twice_each},
+                                 {9, 64, 0, 0, in_order_at_the_ends}}) {
+        for (const DType dtype : {DType::f32, DType::f64}) {
+            for (const bool reverse : {false, true}) {
+                for (const int way : {0, 1, 2}) {
+                    Elementwise kernel(blocks, dtype);
+                    ir::Builder& b = kernel.test.k.b;
+                    const Value x = kernel.x();
+                    if (way == 0) {
+                        kernel.store(b.scan(ir::Reduction::sum, x, 0, reverse));
+                        kernel.test.check(is_float(dtype) ? 1e-5 : 0);
+                        continue;
+                    }
+                    auto mod = std::make_shared<ir::Function>();
+                    mod->name = "combine";
+                    std::vector<Value> p;
+                    for (int i = 0; i < 1 + way; ++i)
+                        p.push_back(mod->add_parameter(Type{dtype, {}}, ""));
+                    ir::Builder in(*mod);
+                    const Value largest = in.binary(Op::max, p[0], p[1]);
+                    in.yield(std::vector{way == 1 ? largest : in.binary(Op::max, largest, p[2])});
+                    std::vector<Value> operands = {x};
+                    if (way == 2) operands.push_back(b.cast(b.program_id(1), dtype));
+                    kernel.store(b.associative_scan(mod, operands, 0, reverse)[0]);
+                    kernel.test.check();
+                    const bool joins = kernels().vector_bytes == 64 &&
+                                       kernels().fused.run != nullptr && dtype == DType::f32 &&
+                                       way == 1 && blocks.lanes == 64;
+                    if (joins) {
+                        EXPECT_EQ(kernel.most(), kDown * kAcross);
+                    }
+                }
+            }
+        }
+    }
 }
 
 // Blocks of whole rows, two of which are in one array, as in rotary embeddings; the last block may

@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cpu/agreement.h"
@@ -104,6 +106,86 @@ TEST(Machine, ScansInChains) {
             test.keep(b.reduce(Reduction::max, down, 1 - axis));
         }
         test.check();
+    }
+}
+
+// Sums down arrays of many shapes: rows that follow each other, rows of several pieces, with and
+// without a rest, few and many of them; from 32 MiB on, results go past the caches.
+TEST(Machine, ScansDownLargeArrays) {
+    struct Shape {
+        std::int64_t rows, lanes;
+    };
+    constexpr std::size_t kVector = 16;
+    for (const auto& [rows, lanes] :
+         {Shape{700, 608}, {301, 5000}, {2051, 4096}, {301, 28656}, {101, 90112}, {2050, 4097}}) {
+        for (const auto& [reverse, exclusive] :
+             {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+            Kernel k("running");
+            const std::vector<std::int64_t> extents = {rows, lanes};
+            const Value x = k.ref("x", DType::i32, extents), y = k.ref("y", DType::i32, extents);
+            const std::vector<ir::IndexOperand> all = {k.slice(0, rows), k.slice(0, lanes)};
+            k.store(y, all, k.b.scan(Reduction::sum, k.load(x, all), 0, reverse, exclusive));
+            k.done();
+            const auto size = static_cast<std::size_t>(rows * lanes);
+            std::vector<std::uint32_t> elements(size + kVector), results(size + kVector);
+            const auto aligned = [](std::vector<std::uint32_t>& array) {
+                const auto bytes = reinterpret_cast<std::uintptr_t>(array.data()) % 64;
+                return array.data() + (64 - bytes) % 64 / sizeof(std::uint32_t);
+            };
+            std::uint32_t* const in = aligned(elements);
+            const std::uint32_t* const out = aligned(results);
+            for (std::size_t i = 0; i < size; ++i) in[i] = static_cast<std::uint32_t>(i * 40503U);
+            ir::Arguments arguments;
+            for (auto* array : {&elements, &results}) {
+                ir::RefArgument ref;
+                ref.data = aligned(*array);
+                ref.extents = {rows, lanes};
+                ref.strides = {lanes, 1};
+                arguments.refs.push_back(ref);
+            }
+            run(*compile(k.function), arguments);
+            std::vector<std::uint32_t> sums(static_cast<std::size_t>(lanes));
+            std::int64_t wrong = 0;
+            for (std::int64_t step = 0; step < rows; ++step) {
+                const std::int64_t row = reverse ? rows - 1 - step : step;
+                for (std::int64_t lane = 0; lane < lanes; ++lane) {
+                    const auto i = static_cast<std::size_t>(row * lanes + lane);
+                    std::uint32_t& sum = sums[static_cast<std::size_t>(lane)];
+                    const std::uint32_t before = sum;
+                    sum += in[i];
+                    wrong += out[i] != (exclusive ? before : sum);
+                }
+            }
+            EXPECT_EQ(wrong, 0) << rows << " x " << lanes << reverse << exclusive;
+        }
+    }
+}
+
+// Vectors with and without NaN, and with carries that are NaN.
+TEST(Machine, ExtremesOfNotANumber) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+        for (const auto& shape : {std::vector<std::int64_t>{5, 77}, {37, 9}, {1, 2100}}) {
+            Agreement test({2});
+            ir::Builder& b = test.k.b;
+            const Value x = test.load_all(test.array(dtype, shape));
+            const int longer = shape[0] < shape[1] ? 1 : 0;
+            const Value places = b.iota({DType::i32, ir::Shape(shape)}, longer);
+            const Value late = b.binary(Op::gt, places, b.constant_int(b.type(places), 40));
+            const Value large = b.binary(Op::gt, x, b.constant(b.type(x), 1.96875));
+            const Value nan =
+                b.select(b.binary(Op::bitwise_and, late, large),
+                         b.constant(b.type(x), std::numeric_limits<double>::quiet_NaN()), x);
+            const Value own = test.own_tile(dtype, shape);
+            for (const int axis : {0, 1}) {
+                for (const bool reverse : {false, true}) {
+                    for (const Reduction kind : {Reduction::max, Reduction::min}) {
+                        test.keep(b.scan(kind, nan, axis, reverse));
+                        test.keep(b.scan(kind, own, axis, reverse, true));
+                    }
+                }
+            }
+            test.check();
+        }
     }
 }
 

@@ -147,13 +147,13 @@ struct Kernels {
     /// out[r * out_row_stride] = combine over lanes of row r (accumulates likewise), in an order
     /// that depends only on `lanes`.
     StripFunction (*reduce_lanes)(ir::Reduction kind, DType dtype) = nullptr;
-    /// Running combinations of the same kinds, all in `dtype`: out(r, l) = accumulator[l] combined
-    /// with in[0](0, l) to in[0](r, l); accumulator[l] then holds the last. immediate[0] not 0:
-    /// from the last row to the first; immediate[1] not 0: out(r, l) excludes in[0](r, l).
+    /// Running combinations, in `dtype`: out(r, l) = accumulator[l], which then holds the last one,
+    /// combined with in[0](0, l) to in[0](r, l). immediate[0] not 0: in reverse; [1]: out(r, l)
+    /// excludes in[0](r, l); [2]: from array to array; [3]: the result goes past the caches.
     StripFunction (*scan_rows)(ir::Reduction kind, DType dtype) = nullptr;
     /// The same along the lanes of each row, with accumulator[r]. Floats are combined in an order
-    /// that depends on `lanes` and, for logsumexp, on the values. immediate[2] not 0: the strip
-    /// has whole rows, so that the next one begins elsewhere.
+    /// that depends on `lanes` and, for logsumexp, on the values. In reverse, the last row of a
+    /// strip comes first.
     StripFunction (*scan_lanes)(ir::Reduction kind, DType dtype) = nullptr;
     /// From f16 or bf16 to the same dtype; the carries are f32. May be nullptr or give nullptr.
     StripFunction (*scan_lanes_in_f32)(ir::Reduction kind, DType dtype) = nullptr;

@@ -36,17 +36,36 @@ struct Prod {
     template <typename T>
     static constexpr T kIdentity = 1;
 };
-struct MaxOf : Max {
+struct LeastIsIdentity {
     template <typename T>
     static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
                                        ? -std::numeric_limits<T>::infinity()
                                        : std::numeric_limits<T>::lowest();
 };
-struct MinOf : Min {
+struct MostIsIdentity {
     template <typename T>
     static constexpr T kIdentity = std::numeric_limits<T>::has_infinity
                                        ? std::numeric_limits<T>::infinity()
                                        : std::numeric_limits<T>::max();
+};
+/// For floats among which is no NaN.
+struct MaxWithoutNaN : LeastIsIdentity {
+    template <class D, class V>
+    HWY_INLINE V operator()(D, V a, V b) const {
+        return max_or_second(a, b);
+    }
+};
+struct MinWithoutNaN : MostIsIdentity {
+    template <class D, class V>
+    HWY_INLINE V operator()(D, V a, V b) const {
+        return min_or_second(a, b);
+    }
+};
+struct MaxOf : Max, LeastIsIdentity {
+    using WithoutNaN = MaxWithoutNaN;
+};
+struct MinOf : Min, MostIsIdentity {
+    using WithoutNaN = MinWithoutNaN;
 };
 
 /// log(exp(a) + exp(b)) of floats, without overflow. NaN propagates.

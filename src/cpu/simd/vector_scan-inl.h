@@ -6,7 +6,6 @@
 #define TILEWRIGHT_CPU_VECTOR_SCAN_INL_H
 #endif
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -80,47 +79,15 @@ struct VectorScan {
 #endif
 };
 
-constexpr std::uintptr_t kPage = 4096;
-
-/// Where to begin in a buffer of more than a page, in bytes: loads wait for stores with nearly the
-/// same page offset, so that it is a quarter of a page from both.
-inline std::uintptr_t apart(const void* buffer, const void* in, const void* out) {
-    const auto from_buffer = [&](const void* p) {
-        return reinterpret_cast<std::uintptr_t>(p) - reinterpret_cast<std::uintptr_t>(buffer);
-    };
-    const std::uintptr_t half = (from_buffer(out) + kPage / 2) % kPage;
-    const std::uintptr_t distance = (from_buffer(in) - half) % kPage;
-    const std::uintptr_t quarter = kPage / 4;
-    const std::uintptr_t away = distance < quarter           ? kPage - quarter
-                                : distance > kPage - quarter ? quarter
-                                                             : 0;
-    return (half + away) % kPage & ~std::uintptr_t{63};
-}
-
-/// Calls scan(in, out, carry) for each row, where the first two are the row's places in the strip,
-/// or for reverse scans of short rows a buffer: hardware prefetchers follow falling addresses, but
-/// not from the start of a row to the end of the next one, so that such rows are read and written
-/// upwards.
+/// Calls scan(in, out, carry) for each row, with the row's places in the strip. Reverse scans begin
+/// with the last row: hardware prefetchers follow falling addresses, but not from the start of a
+/// row to the end of the next one.
 template <typename T, bool kReverse, typename Carry = T, class Scan>
 HWY_INLINE void each_row(const Strip& s, const Scan& scan) {
-    constexpr std::int64_t kLeast = 1024, kMost = 1 << 14;
-    const std::int64_t bytes = s.lanes * static_cast<std::int64_t>(sizeof(T));
-    const bool whole_rows = s.immediate[2] != 0;
-    const bool buffered =
-        kReverse && whole_rows && s.in[0].lane_stride == 1 && bytes >= kLeast && bytes <= kMost;
-    const T* in = static_cast<const T*>(s.in[0].data);
-    T* out = static_cast<T*>(s.out);
-    for (std::int64_t r = 0; r < s.rows; ++r, in += s.in[0].row_stride, out += s.out_row_stride) {
-        Carry& carry = static_cast<Carry*>(s.accumulator)[r];
-        if (buffered) {
-            alignas(64) std::byte buffer[kMost + kPage];
-            T* const row = reinterpret_cast<T*>(buffer + apart(buffer, in, out));
-            std::copy_n(in, s.lanes, row);
-            scan(row, row, carry);
-            std::copy_n(row, s.lanes, out);
-        } else {
-            scan(in, out, carry);
-        }
+    for (std::int64_t i = 0; i < s.rows; ++i) {
+        const std::int64_t r = kReverse ? s.rows - 1 - i : i;
+        scan(static_cast<const T*>(s.in[0].data) + r * s.in[0].row_stride,
+             static_cast<T*>(s.out) + r * s.out_row_stride, static_cast<Carry*>(s.accumulator)[r]);
     }
 }
 

@@ -18,13 +18,147 @@ namespace HWY_NAMESPACE {
 #if TW_IS_VECTOR_TARGET
 namespace {
 
+/// Stores a vector, past the caches if it `streams`.
+template <bool kStreams, class D, class V, typename T>
+HWY_INLINE void put(V v, D d, T* p) {
+    if constexpr (kStreams)
+        hn::Stream(v, d, p);
+    else
+        hn::StoreU(v, d, p);
+}
+
+/// Rows from the first to the last that the scan meets.
+template <typename T>
+struct RowsInTurn {
+    const T* in;
+    std::int64_t in_step;
+    T* out;
+    std::int64_t out_step, count;
+};
+
+/// `kRows` rows at once while there are as many, which are removed: lane by lane, towards falling
+/// addresses in reverse. The running combination is kept in memory.
+template <int kRows, bool kStreams, bool kExclusive, typename T, class F>
+void scan_along_rows(const Strip& s, RowsInTurn<T>& rows) {
+    const hn::ScalableTag<T> d;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d);
+    const bool reverse = s.immediate[0] != 0;
+    const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
+    const auto n = static_cast<std::size_t>(tail);
+    T* const carried = static_cast<T*>(s.accumulator);
+    const std::int64_t in_step = rows.in_step, out_step = rows.out_step;
+    const F f;
+    for (; rows.count >= kRows; rows.count -= kRows) {
+        const T* const in = rows.in;
+        T* const out = rows.out;
+        const auto combine = [&](const auto& load, const auto& store, std::int64_t l) HWY_ATTR {
+            auto now = load(carried + l);
+            each<kRows>([&](int r) HWY_ATTR {
+                const auto before = now;
+                now = f(d, before, load(in + r * in_step + l));
+                store(kExclusive ? before : now, out + r * out_step + l,
+                      std::bool_constant<kStreams>());
+            });
+            store(now, carried + l, std::false_type());
+        };
+        const auto last_lanes = [&]() HWY_ATTR {
+            if (tail == 0) return;
+            combine([&](const T* p) HWY_ATTR { return load_first(d, p, n); },
+                    [&](auto v, T* p, auto) HWY_ATTR { store_first(v, d, p, n); },
+                    vectors * kLanes);
+        };
+        const auto vector = [&](std::int64_t l) HWY_ATTR {
+            combine([&](const T* p) HWY_ATTR { return hn::LoadU(d, p); },
+                    [&](auto v, T* p, auto streams)
+                        HWY_ATTR { put<decltype(streams)::value>(v, d, p); },
+                    l);
+        };
+        if (reverse) {
+            last_lanes();
+            for (std::int64_t l = (vectors - 1) * kLanes; l >= 0; l -= kLanes) vector(l);
+        } else {
+            for (std::int64_t l = 0; l < vectors * kLanes; l += kLanes) vector(l);
+            last_lanes();
+        }
+        rows.in += kRows * in_step;
+        rows.out += kRows * out_step;
+    }
+}
+
+/// Lanes that fill cache lines, down all rows, past the caches; returns the lanes done. Rows are
+/// prefetched, since they are far from each other.
+template <bool kExclusive, typename T, class F>
+std::int64_t scan_columns(const Strip& s, const RowsInTurn<T>& rows) {
+    const hn::ScalableTag<T> d;
+    using V = hn::Vec<decltype(d)>;
+    constexpr std::int64_t kLanes = hn::MaxLanes(d), kRowsAhead = 8;
+    constexpr int kVectors = 8;
+    T* const carried = static_cast<T*>(s.accumulator);
+    const F f;
+    std::int64_t l = 0;
+    for (; l + kVectors * kLanes <= s.lanes; l += kVectors * kLanes) {
+        V now[kVectors];
+        each<kVectors>([&](int i) HWY_ATTR { now[i] = hn::LoadU(d, carried + l + i * kLanes); });
+        const T* p = rows.in + l;
+        T* to = rows.out + l;
+        for (std::int64_t r = 0; r < rows.count; ++r, p += rows.in_step, to += rows.out_step) {
+            each<kVectors>([&](int i) HWY_ATTR {
+                __builtin_prefetch(reinterpret_cast<const char*>(p + i * kLanes) +
+                                   kRowsAhead * rows.in_step *
+                                       static_cast<std::int64_t>(sizeof(T)));
+                const V before = now[i];
+                now[i] = f(d, before, hn::LoadU(d, p + i * kLanes));
+                hn::Stream(kExclusive ? before : now[i], d, to + i * kLanes);
+            });
+        }
+        each<kVectors>([&](int i) HWY_ATTR { hn::StoreU(now[i], d, carried + l + i * kLanes); });
+    }
+    return l;
+}
+
+/// From array to array. Memory is as fast as it can be along rows that follow each other; where
+/// they are far apart, two at once make up for a part of that, and stores past the caches, which do
+/// not read what they write first, for the rest.
+template <bool kExclusive, typename T, class F>
+void along_rows(const Strip& strip) {
+    const hn::ScalableTag<T> d;
+    constexpr std::int64_t kElement = sizeof(T), kFewRows = 128;
+    constexpr std::size_t kBytes = hn::MaxLanes(d) * sizeof(T);
+    Strip s = strip;
+    const bool reverse = s.immediate[0] != 0;
+    const std::int64_t first = reverse ? s.rows - 1 : 0, step = reverse ? -1 : 1;
+    RowsInTurn<T> rows{static_cast<const T*>(s.in[0].data) + first * s.in[0].row_stride,
+                       step * s.in[0].row_stride, static_cast<T*>(s.out) + first * s.out_row_stride,
+                       step * s.out_row_stride, s.rows};
+    const bool aligned = (reinterpret_cast<std::uintptr_t>(rows.out) |
+                          static_cast<std::uintptr_t>(rows.out_step * kElement)) %
+                             kBytes ==
+                         0;
+    const bool streams = s.immediate[3] != 0 && aligned;
+    if (s.in[0].row_stride == s.lanes && s.out_row_stride == s.lanes) {
+        return streams ? scan_along_rows<1, true, kExclusive, T, F>(s, rows)
+                       : scan_along_rows<1, false, kExclusive, T, F>(s, rows);
+    }
+    if (streams && s.rows > kFewRows) {
+        const std::int64_t done = scan_columns<kExclusive, T, F>(s, rows);
+        rows.in += done;
+        rows.out += done;
+        s.lanes -= done;
+        s.accumulator = static_cast<T*>(s.accumulator) + done;
+        if (s.lanes == 0) return;
+    }
+    streams ? scan_along_rows<2, true, kExclusive, T, F>(s, rows)
+            : scan_along_rows<2, false, kExclusive, T, F>(s, rows);
+    scan_along_rows<1, false, kExclusive, T, F>(s, rows);
+}
+
 /// Column by column: the running combination stays in registers over all rows.
-template <typename T, class F>
-void over_rows(const Strip& s) {
+template <bool kExclusive, typename T, class F>
+void along_columns(const Strip& s) {
     const hn::ScalableTag<T> d;
     using V = hn::Vec<decltype(d)>;
     constexpr std::int64_t kLanes = hn::MaxLanes(d);
-    const bool reverse = s.immediate[0] != 0, exclusive = s.immediate[1] != 0;
+    const bool reverse = s.immediate[0] != 0;
     const std::int64_t first = reverse ? s.rows - 1 : 0, step = reverse ? -1 : 1;
     const std::int64_t in_step = step * s.in[0].row_stride, out_step = step * s.out_row_stride;
     const std::int64_t lane_step = s.in[0].lane_stride;
@@ -45,10 +179,10 @@ void over_rows(const Strip& s) {
                 const V next_b = f(d, b, hn::LoadU(d, p + kLanes));
                 const V next_c = f(d, c, hn::LoadU(d, p + 2 * kLanes));
                 const V next_e = f(d, e, hn::LoadU(d, p + 3 * kLanes));
-                hn::StoreU(exclusive ? a : next_a, d, to);
-                hn::StoreU(exclusive ? b : next_b, d, to + kLanes);
-                hn::StoreU(exclusive ? c : next_c, d, to + 2 * kLanes);
-                hn::StoreU(exclusive ? e : next_e, d, to + 3 * kLanes);
+                hn::StoreU(kExclusive ? a : next_a, d, to);
+                hn::StoreU(kExclusive ? b : next_b, d, to + kLanes);
+                hn::StoreU(kExclusive ? c : next_c, d, to + 2 * kLanes);
+                hn::StoreU(kExclusive ? e : next_e, d, to + 3 * kLanes);
                 a = next_a;
                 b = next_b;
                 c = next_c;
@@ -67,11 +201,25 @@ void over_rows(const Strip& s) {
         T* to = out + l;
         for (std::int64_t r = 0; r < s.rows; ++r, p += in_step, to += out_step) {
             const V next = f(d, sum, lane_step == 0 ? hn::Set(d, *p) : load_first(d, p, n));
-            store_first(exclusive ? sum : next, d, to, n);
+            store_first(kExclusive ? sum : next, d, to, n);
             sum = next;
         }
         store_first(sum, d, carried + l, n);
     }
+}
+
+template <bool kExclusive, typename T, class F>
+void scan_over_rows(const Strip& s) {
+    // What fits the caches twice needs no order.
+    constexpr std::int64_t kFewElements = (std::int64_t{256} << 10) / sizeof(T);
+    if (s.immediate[2] != 0 && s.in[0].lane_stride == 1 && s.rows * s.lanes > kFewElements)
+        return along_rows<kExclusive, T, F>(s);
+    along_columns<kExclusive, T, F>(s);
+}
+
+template <typename T, class F>
+void over_rows(const Strip& s) {
+    s.immediate[1] != 0 ? scan_over_rows<true, T, F>(s) : scan_over_rows<false, T, F>(s);
 }
 
 /// Elements in memory as they are combined.
@@ -109,8 +257,19 @@ struct InF32 {
     }
 };
 
+/// Scans a vector. Without NaN in it, maxima and minima take fewer instructions.
+template <typename T, class F, bool kReverse, class V>
+HWY_INLINE void scan_vector(V (&v)[1]) {
+    if constexpr (requires { typename F::WithoutNaN; } && hwy::IsFloat<T>()) {
+        const hn::ScalableTag<T> d;
+        if (HWY_LIKELY(hn::AllFalse(d, hn::IsNaN(v[0]))))
+            return VectorScan<T, typename F::WithoutNaN, kReverse>::scan(v);
+    }
+    VectorScan<T, F, kReverse>::scan(v);
+}
+
 /// Combines the lanes of each row, of which there may be any number.
-template <typename T, class F, bool kReverse, class Elements = AsTheyAre<T>>
+template <typename T, class F, bool kReverse, bool kExclusive, class Elements>
 void along_lanes(const Strip& s) {
     using Stored = typename Elements::Stored;
     using Scan = VectorScan<T, F, kReverse>;
@@ -118,7 +277,6 @@ void along_lanes(const Strip& s) {
     const hn::ScalableTag<T> d;
     constexpr std::int64_t kLanes = Scan::kLanes;
     const F f;
-    const bool exclusive = s.immediate[1] != 0;
     const std::int64_t lane_step = s.in[0].lane_stride;
     const std::int64_t vectors = s.lanes / kLanes, tail = s.lanes % kLanes;
     const auto n = static_cast<std::size_t>(tail);
@@ -126,8 +284,8 @@ void along_lanes(const Strip& s) {
         // By value: a carry in memory would wait for its store.
         const auto step = [&](V x, V& before) HWY_ATTR {
             V scanned[1] = {x};
-            Scan::scan(scanned);
-            const V prefix = exclusive ? Scan::moved(scanned[0]) : scanned[0];
+            scan_vector<T, F, kReverse>(scanned);
+            const V prefix = kExclusive ? Scan::moved(scanned[0]) : scanned[0];
             const V result = f(d, before, prefix);
             before = f(d, before, Scan::total(scanned[0]));
             return result;
@@ -153,9 +311,15 @@ void along_lanes(const Strip& s) {
     });
 }
 
-template <typename T, class F>
+template <typename T, class F, class Elements = AsTheyAre<T>>
 void over_lanes(const Strip& s) {
-    s.immediate[0] != 0 ? along_lanes<T, F, true>(s) : along_lanes<T, F, false>(s);
+    const bool reverse = s.immediate[0] != 0, exclusive = s.immediate[1] != 0;
+    if (reverse)
+        exclusive ? along_lanes<T, F, true, true, Elements>(s)
+                  : along_lanes<T, F, true, false, Elements>(s);
+    else
+        exclusive ? along_lanes<T, F, false, true, Elements>(s)
+                  : along_lanes<T, F, false, false, Elements>(s);
 }
 
 StripFunction log_sum_exp(DType dtype, bool rows) {
@@ -182,23 +346,17 @@ struct Scans {
     }
 };
 
-template <class F, DType dtype>
-void over_lanes_in_f32(const Strip& s) {
-    s.immediate[0] != 0 ? along_lanes<float, F, true, InF32<dtype>>(s)
-                        : along_lanes<float, F, false, InF32<dtype>>(s);
-}
-
 template <DType dtype>
 StripFunction scan_in_f32(ir::Reduction kind) {
     switch (kind) {
         case ir::Reduction::sum:
-            return over_lanes_in_f32<Sum, dtype>;
+            return over_lanes<float, Sum, InF32<dtype>>;
         case ir::Reduction::prod:
-            return over_lanes_in_f32<Prod, dtype>;
+            return over_lanes<float, Prod, InF32<dtype>>;
         case ir::Reduction::max:
-            return over_lanes_in_f32<MaxOf, dtype>;
+            return over_lanes<float, MaxOf, InF32<dtype>>;
         case ir::Reduction::min:
-            return over_lanes_in_f32<MinOf, dtype>;
+            return over_lanes<float, MinOf, InF32<dtype>>;
         default:
             return nullptr;
     }
