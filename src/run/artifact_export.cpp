@@ -202,9 +202,8 @@ class Writer {
         const std::vector<cuda::RefFacts> unknown(known.size());
         Json& kernels = step["kernels"] = Json::array();
         for (const std::string& arch : archs) {
-            kernels.push_back(kernel(*traced, prepared, arch, known, stem));
-            if (known != unknown)
-                kernels.push_back(kernel(*traced, prepared, arch, unknown, stem + "_any"));
+            kernels.push_back(kernel(*traced, arch, known, stem));
+            if (known != unknown) kernels.push_back(kernel(*traced, arch, unknown, stem + "_any"));
         }
         return step;
     }
@@ -220,13 +219,13 @@ class Writer {
     }
 
     /// The kernel for one architecture, given what is known about its arrays.
-    Json kernel(const ir::Function& traced, const ir::Function& prepared, const std::string& arch,
+    Json kernel(const ir::Function& traced, const std::string& arch,
                 const std::vector<cuda::RefFacts>& facts, const std::string& stem) {
         cuda::Target target = cuda::target_of(arch);
         target.facts = facts;
         auto scheduled = cuda::schedule::generate_scheduled(traced, target);
         const cuda::Generated generated =
-            scheduled ? *std::move(scheduled) : cuda::generate(prepared, target);
+            scheduled ? *std::move(scheduled) : cuda::generate(cuda::prepare(traced, arch), target);
         Json listed = Json::array(), maps = Json::array();
         for (const cuda::RefFacts& fact : facts)
             listed.push_back({fact.vectors, fact.dense, fact.tensor});

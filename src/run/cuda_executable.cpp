@@ -31,7 +31,7 @@ class Gpu : public Executable {
     Gpu(ir::Function kernel, int device, std::optional<KernelChoice> choice = std::nullopt,
         bool tunes = false)
         : traced_(choice ? with_hints(std::move(kernel), *choice) : std::move(kernel)),
-          kernel_(cuda::prepare(traced_)),
+          kernel_(cuda::prepare(traced_, cuda::device_info(device).arch())),
           device_(device),
           copies_(cuda::schedule::may_copy(traced_, cuda::device_info(device).arch())),
           choice_(choice),
@@ -90,7 +90,10 @@ class Gpu : public Executable {
         std::uint32_t first = 0;
         if (each > 0) launch.parameters().insert(launch.parameters().end(), {&address, &first});
         for (; first < launch.programs(); first += static_cast<std::uint32_t>(together)) {
-            shape.grid[0] = static_cast<unsigned>(std::min(together, launch.programs() - first));
+            const auto cluster = static_cast<unsigned>(variant.generated.cluster);
+            shape.cluster[0] = cluster;
+            shape.grid[0] =
+                static_cast<unsigned>(std::min(together, launch.programs() - first)) * cluster;
             cuda::launch(variant.kernel, shape, launch.parameters(), cuda::current_stream());
         }
     }

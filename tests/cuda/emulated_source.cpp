@@ -11,7 +11,8 @@ namespace tilewright::testing_support {
 const char* const kEmulatedIncludes =
     "#include \"cuda/device/ptx/types.cuh\"\n#include \"cuda/device/ptx/matrix_move.cuh\"\n"
     "#include \"cuda/device/ptx/mma.cuh\"\n#include \"cuda/device/tile/memory.cuh\"\n"
-    "#include \"cuda/device/tile/hopper.cuh\"\n#include \"cuda/device/tile/sort.cuh\"\n"
+    "#include \"cuda/device/tile/hopper.cuh\"\n#include \"cuda/device/tile/cluster.cuh\"\n#include "
+    "\"cuda/device/tile/sort.cuh\"\n"
     "using namespace twd;\n";
 
 std::string emulated_source(const std::string& source, const std::string& kernel,
@@ -24,6 +25,12 @@ std::string emulated_source(const std::string& source, const std::string& kernel
         if (one.starts_with("#include \"") && !one.starts_with("#include \"cuda/")) text += one;
     }
     text += source.substr(kernel_begin);
+    // Each block of a cluster has its own memory.
+    const std::string shared = "extern __shared__ __align__(1024) u8 memory[];";
+    if (const auto found = text.find(shared); found != std::string::npos) {
+        text.replace(found, shared.size(),
+                     "u8* const memory = ::memory + emulator::rank() * kSharedBytes;");
+    }
     const std::size_t at = text.find(kernel + "(");
     const std::size_t begin = at + kernel.size() + 1, end = text.find(") {\n", begin);
     std::string list = text.substr(begin, end - begin);

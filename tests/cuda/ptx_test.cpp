@@ -92,6 +92,7 @@ const std::vector<HeaderCase> kCases = {
     r1[0] = uniform_here(r2[0]);)"},
     {"sync.cuh", kFrom90, R"(
     cluster_arrive(); cluster_wait(); r1[0] = cluster_map(s, cluster_rank()); fence_mbarrier_init();
+    cluster_store(r1[0], l);
     fence_async_shared(); fence_async(); grid_dependency_wait(); grid_dependency_launch();
     r2[0] = elect_lane();)"},
     {"sync.cuh", kOnly90, "registers_decrease<24>(); registers_increase<240>();"},

@@ -506,7 +506,7 @@ TEST(ScheduleThreads, RulesOfReductionsAreCheckedInProgramsThatBreakThem) {
         {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
          "reg [1] lane [2, 4, 8, 16, 32] warp [0, 64]"},
         {"V26", Level::split, "reg [1] lane [2, 4, 8, 16, 32] warp [64, 0]",
-         "reg [32] lane [1, 2, 4, 8, 16] warp [64, 0]"},
+         "reg [3] lane [1, 2, 4, 8, 16] warp [32, 0]"},
         {"V27", Level::split, "join_totals %z sum axis 0 reverse totals reads",
          "join_totals %z sum axis 0 reverse exclusive totals reads"},
         {"V27", Level::split, "f16[1] @l", "f32[1] @l"},

@@ -56,14 +56,15 @@ ScanCase traced_scan(std::string name, F&& body,
 }
 
 /// Results of all cases are those of the reference machine; returns the text of their kernels.
-std::vector<std::string> check_scans(const std::vector<ScanCase>& cases) {
+std::vector<std::string> check_scans(const std::vector<ScanCase>& cases,
+                                     const std::string& arch = "sm_90a") {
     std::vector<ir::Function> prepared;
     std::vector<cuda::Generated> kernels;
     std::vector<std::string> texts;
     for (const ScanCase& made : cases) {
         SCOPED_TRACE(made.function.name);
-        prepared.push_back(cuda::prepare(made.function));
-        cuda::Target target = cuda::target_of("sm_90a");
+        prepared.push_back(cuda::prepare(made.function, arch));
+        cuda::Target target = cuda::target_of(arch);
         const testing_support::ProgramArrays arrays(made.function, made.extents);
         target.facts = cuda::facts_of(prepared.back(), arrays.arguments);
         kernels.push_back(cuda::generate(prepared.back(), target));
@@ -389,7 +390,52 @@ TEST(CudaScans, LongLinesAreScannedInPieces) {
     cases.push_back(recurrence(i8, {1, 262144}, 1, true, 16, 0));
     // It would fit shared memory, but not the registers of threads.
     cases.push_back(recurrence(i8, {1, 65536}, 1, false, 0, 0));
-    for (const std::string& text : check_scans(cases)) EXPECT_THAT(text, HasSubstr("for (i64"));
+    // Without clusters: a line in a thread block.
+    for (const std::string& text : check_scans(cases, "sm_80"))
+        EXPECT_THAT(text, HasSubstr("for (i64"));
+}
+
+// On GPUs with clusters, several thread blocks scan the lines of a program that has the GPU for
+// itself: pieces with and without a rest, more totals than a warp has lanes, and fewer.
+TEST(CudaScans, BlocksOfAClusterShareLongLines) {
+    TW_REQUIRE_SOURCES();
+    using enum DType;
+    std::vector<ScanCase> cases;
+    const auto add = [&](ScanCase made, int warps) {
+        made.function.hints.num_warps = warps;
+        cases.push_back(std::move(made));
+    };
+    for (const bool reverse : {false, true}) {
+        for (const std::int64_t n : {65536, 40001, 32771})
+            cases.push_back(recurrence(i32, {1, n}, 1, reverse, n == 40001 ? 8 : 4, 0));
+        cases.push_back(recurrence(f32, {2, 20001}, 1, reverse, 2, 1e-5));
+        cases.push_back(recurrence(f64, {1, 20480}, 1, reverse, 2, 1e-12));
+        cases.push_back(recurrence(i64, {1, 20001}, 1, reverse, 16, 0));
+        cases.push_back(recurrence(bf16, {1, 40000}, 1, reverse, 4, 4e-2));
+        add(long_lines(f32, {1, 50000}, 1, reverse), 4);
+        const auto sums = [=](Ref x, Ref y) { y.store(cumsum(x.load(), 1, reverse)); };
+        const auto products = [=](Ref x, Ref y) { y.store(cumprod(x.load(), 1, reverse)); };
+        const auto most = [=](Ref x, Ref y) { y.store(cummax(x.load(), 1, reverse)); };
+        const char* const way = reverse ? "_reverse" : "";
+        for (const std::int64_t n : {65536, 40001}) {
+            const Extents shape = {1, n};
+            add(traced_scan(fmt::format("sums{}_{}", way, n), sums, {{i32, shape}}, {{i32, shape}}),
+                4);
+            add(traced_scan(fmt::format("float_sums{}_{}", way, n), sums, {{f32, shape}},
+                            {{f32, shape}}, 1e-5),
+                n == 65536 ? 16 : 1);
+            add(traced_scan(fmt::format("products{}_{}", way, n), products, {{u32, shape}},
+                            {{u32, shape}}),
+                8);
+            add(traced_scan(fmt::format("most{}_{}", way, n), most, {{bf16, shape}},
+                            {{bf16, shape}}),
+                2);
+        }
+    }
+    for (const std::string& text : check_scans(cases)) {
+        EXPECT_THAT(text, HasSubstr("blocks each")) << text.substr(0, 200);
+        EXPECT_THAT(text, Not(HasSubstr("__syncthreads")));
+    }
 }
 
 // What is carried to the next piece goes through no memory, and neighbouring threads load and store
@@ -397,8 +443,8 @@ TEST(CudaScans, LongLinesAreScannedInPieces) {
 TEST(CudaScans, PiecesCarryInRegistersWhatTheyCombineTo) {
     const Extents shape = {1, 262144};
     const auto text_of = [&](const ir::Function& function) {
-        const ir::Function prepared = cuda::prepare(function);
-        cuda::Target target = cuda::target_of("sm_90a");
+        const ir::Function prepared = cuda::prepare(function, "sm_80");
+        cuda::Target target = cuda::target_of("sm_80");
         target.facts.assign(4, {.vectors = true, .dense = true});
         return cuda::generate(prepared, target).source;
     };
@@ -417,12 +463,12 @@ TEST(CudaScans, PiecesCarryInRegistersWhatTheyCombineTo) {
         EXPECT_THAT(text, Not(HasSubstr("kBuffer0_data")));
         const std::string loop = text.substr(text.find("for (i64"));
         EXPECT_EQ(count(loop, "__syncthreads()"), 2) << loop;
-        EXPECT_THAT(loop, HasSubstr(" + 2048, "));
+        EXPECT_THAT(loop, HasSubstr(" + 128, "));
     }
     // Short rows have eight elements a thread.
     const auto rows = traced_scan("rows", [](Ref x, Ref y) { y.store(cumsum(x.load(), 1)); },
                                   {{DType::f32, {1, 1024}}}, {{DType::f32, {1, 1024}}});
-    EXPECT_THAT(text_of(rows.function), HasSubstr("sm_90a: 4 warps, 2048 bytes"));
+    EXPECT_THAT(text_of(rows.function), HasSubstr("sm_80: 4 warps, 1024 bytes"));
 }
 
 /// The gradients of a recurrence, which shifts along the axis and scans in both directions.

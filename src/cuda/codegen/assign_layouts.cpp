@@ -57,11 +57,12 @@ Layout scan_layout(const KernelFacts& facts, const Instruction& made) {
     for (int bit = 0; bit < lanes; ++bit) {
         layout.lane[bit] = layout.basis(axis, chunk + bit);
     }
-    for (int bit = 0; bit < warps; ++bit) {
-        layout.warp[bit] = layout.basis(axis, chunk + lanes + bit);
+    // What a thread has besides lies within its warp, so that only one total leaves it.
+    const int before = bits - warps;
+    for (int bit = 0; bit < warps; ++bit) layout.warp[bit] = layout.basis(axis, before + bit);
+    for (int bit = chunk + lanes; bit < bits; ++bit) {
+        if (bit < before || bit >= before + warps) layout.reg.push_back(layout.basis(axis, bit));
     }
-    for (int bit = chunk + lanes + warps; bit < bits; ++bit)
-        layout.reg.push_back(layout.basis(axis, bit));
     std::vector<std::uint64_t> rest;
     for (int a = shape.rank() - 1; a >= 0; --a) {
         for (int bit = 0; a != axis && bit < cover(shape[a]).bits; ++bit) {

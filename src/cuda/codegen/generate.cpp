@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "cuda/codegen/dot_plan.h"
@@ -30,6 +31,7 @@ constexpr std::int64_t kMaxTile = 65536;         // elements: 128 registers of 5
 constexpr std::int64_t kMaxAccumulator = 32768;  // f32 elements of a dot
 constexpr std::int64_t kMaxOperandBytes = 65536;
 constexpr int kMaxWarps = 16;
+constexpr int kMostBlocks = 8;  // of a cluster; more would have to be allowed by the driver
 
 struct Size {
     std::string_view arch;
@@ -52,6 +54,11 @@ constexpr std::array<Size, 17> kArchs{{{"sm_80", 163 * 1024},
                                        {"sm_120a", 99 * 1024},
                                        {"sm_121", 99 * 1024},
                                        {"sm_121a", 99 * 1024}}};
+
+/// 90 of "sm_90a".
+int number_of(const std::string& arch) {
+    return std::atoi(arch.c_str() + std::string_view("sm_").size());
+}
 
 /// True when a tile is larger than threads can hold.
 bool is_too_large(const ir::Function& kernel) {
@@ -168,9 +175,10 @@ bool has_wide_tiles(const ir::Function& kernel) {
 }
 
 /// Elements of a piece of a long line: as many as threads can scan while they load the next piece,
-/// with 16 words for what they scan.
-std::int64_t scanned_at_once(const ir::Function& kernel) {
-    constexpr std::int64_t kWords = 16, kMost = 8192, kFewest = 1024, kWordBytes = 4;
+/// with 16 words for what they scan, 32 where blocks share programs and meet for each piece.
+std::int64_t scanned_at_once(const ir::Function& kernel, int blocks) {
+    constexpr std::int64_t kFewest = 1024, kWordBytes = 4;
+    const std::int64_t words_at_once = blocks > 1 ? 32 : 16, most = 512 * words_at_once;
     const int warps = kernel.hints.num_warps > 0 ? kernel.hints.num_warps : kMaxWarps;
     std::int64_t tiles = 0, words = 1;
     ir::walk(kernel.body, [&](const ir::Instruction& made) {
@@ -180,8 +188,9 @@ std::int64_t scanned_at_once(const ir::Function& kernel) {
             words = std::max<std::int64_t>(words, size_of(kernel.type(result).dtype) / kWordBytes);
         }
     });
-    std::int64_t elements = kMost;
-    while (elements > kFewest && elements * tiles * words > kWords * 32 * warps) elements /= 2;
+    std::int64_t elements = most;
+    while (elements > kFewest && elements * tiles * words > words_at_once * 32 * warps)
+        elements /= 2;
     return elements;
 }
 
@@ -246,17 +255,76 @@ std::string largest_buffer(const schedule::Program& program) {
                                   : fmt::format("{} for {}", found->slot_bytes(), found->purpose);
 }
 
+LoweredKernel lower(const ir::Function& kernel, const Target& target, int warps, int blocks,
+                    int stages, bool workspace) {
+    const KernelFacts facts(kernel, target, warps * blocks, stages);
+    return lower_kernel(facts, Plan(facts), target, workspace, blocks);
+}
+
+/// Thread blocks of so many warps that may share each program: those of a cluster, where the grid
+/// has so few programs that most of a GPU would have nothing to do. Two blocks of eight warps fit a
+/// multiprocessor.
+int most_blocks(const ir::Function& kernel, const Target& target, int warps) {
+    constexpr int kFirstArch = 90, kLastArch = 109;  // other ones may have no clusters
+    constexpr std::int64_t kMultiprocessors = 132;
+    const int arch = number_of(target.arch);
+    if (arch < kFirstArch || arch > kLastArch) return 1;
+    const std::int64_t most = kMultiprocessors * (warps * 2 <= kMaxWarps ? 2 : 1);
+    std::int64_t programs = 1;
+    for (const std::int64_t extent : kernel.grid) {
+        if (extent == ir::kDynamic || extent > most) return 1;
+        programs *= extent;
+    }
+    int blocks = 1;
+    while (blocks < kMostBlocks && programs * blocks * 2 <= most) blocks *= 2;
+    return blocks;
+}
+
+/// Warps of a thread block that scans long lines piece by piece.
+int warps_of_pieces(const ir::Function& kernel, const Target& target) {
+    if (kernel.hints.num_warps > 0) return choose_warps(kernel);
+    constexpr int kHalf = kMaxWarps / 2;
+    return most_blocks(kernel, target, kHalf) == kMostBlocks ? kHalf : kMaxWarps;
+}
+
+/// Why blocks cannot share a program; empty: they can.
+std::string why_not_shared(const ir::Function& kernel, const Target& target, int warps,
+                           int blocks) {
+    LoweredKernel lowered = lower(kernel, target, warps, blocks, kernel.hints.num_stages, false);
+    schedule::place_shared(lowered.program);
+    schedule::insert_barriers(lowered.program);
+    return schedule::broken_sharing(lowered.program).value_or("");
+}
+
+/// How many thread blocks share a program: those of a cluster, which scan lines together.
+int blocks_of(const ir::Function& kernel, const Target& target, int warps) {
+    constexpr std::int64_t kFewest = 8;          // elements of a thread
+    constexpr std::int64_t kFewestOfAll = 8192;  // a thread block has as many
+    std::int64_t elements = 0;
+    ir::walk(kernel.body, [&](const ir::Instruction& made) {
+        if (!is_scan(made)) return;
+        elements = std::max(elements, kernel.type(made.result()).shape.size());
+    });
+    int blocks = most_blocks(kernel, target, warps);
+    while (blocks > 1 && elements < kFewest * 32 * warps * blocks) blocks /= 2;
+    if (elements < kFewestOfAll) blocks = 1;
+    if (blocks == 1) return 1;
+    const std::string reason = why_not_shared(kernel, target, warps, blocks);
+    if (reason.empty()) return blocks;
+    debug_log("cuda", "{}: thread blocks do not share programs: {}", kernel.name, reason);
+    return 1;
+}
+
 /// The kernel with the most stages that fit, after the passes up to a level.
 LoweredKernel lowered_to(schedule::Level up_to, const ir::Function& kernel, const Target& target) {
-    const int warps = choose_warps(kernel);
+    const int warps = choose_warps(kernel), blocks = blocks_of(kernel, target, warps);
     if (kernel.hints.num_warps > 0 && kernel.hints.num_warps != warps) {
         debug_log("cuda", "{}: num_warps {} is rounded down to {}", kernel.name,
                   kernel.hints.num_warps, warps);
     }
     schedule::Program unplaced;
     const auto placed = [&](int stages, bool workspace) {
-        const KernelFacts facts(kernel, target, warps, stages);
-        LoweredKernel lowered = lower_kernel(facts, Plan(facts), target, workspace);
+        LoweredKernel lowered = lower(kernel, target, warps, blocks, stages, workspace);
         if (up_to < schedule::Level::placed) unplaced = lowered.program;
         schedule::place_shared(lowered.program);
         return lowered;
@@ -308,7 +376,7 @@ Target target_of(const std::string& arch) {
     user_error("cuda", "expected an architecture of {} but got `{}`", names, arch);
 }
 
-ir::Function prepare(ir::Function kernel) {
+ir::Function prepare(ir::Function kernel, const std::string& arch) {
     ir::expand_scans(kernel, [&](const ir::Instruction& scan) {
         const std::string reason = no_combine_text(scan);
         if (!reason.empty()) {
@@ -333,12 +401,18 @@ ir::Function prepare(ir::Function kernel) {
         ir::optimise(cut);
         return cut;
     }
-    const ir::StreamScansReport streamed = ir::stream_scans(cut, scanned_at_once(cut));
-    if (streamed.changed()) {
-        ir::optimise(cut);
+    ir::StreamScansReport streamed;
+    const Target target = target_of(arch);
+    const int shared_warps = warps_of_pieces(kernel, target);
+    for (int blocks = most_blocks(kernel, target, shared_warps); blocks > 0;
+         blocks = blocks == 1 ? 0 : 1) {
+        cut = kernel;
         // Few elements a thread, so that all loads can be an iteration ahead.
-        if (cut.hints.num_warps == 0) cut.hints.num_warps = kMaxWarps;
-        return cut;
+        if (cut.hints.num_warps == 0) cut.hints.num_warps = blocks > 1 ? shared_warps : kMaxWarps;
+        streamed = ir::stream_scans(cut, scanned_at_once(cut, blocks) * blocks);
+        if (!streamed.changed()) break;
+        ir::optimise(cut);
+        if (blocks == 1 || blocks_of(cut, target, choose_warps(cut)) > 1) return cut;
     }
     if (!streamed.refusal.empty()) {
         debug_log("cuda", "{}: scans are not done piece by piece: {}", kernel.name,
@@ -354,8 +428,10 @@ Generated generate(const ir::Function& kernel, const Target& target) {
     generated.shared_bytes = static_cast<int>(lowered.program.shared_bytes);
     generated.largest = largest_buffer(lowered.program);
     const schedule::ThreadText text = schedule::print_threads(lowered.program);
+    const int blocks = lowered.program.blocks, warps = lowered.program.warps() / blocks;
+    const bool shares = blocks > 1;
     generated.source = fmt::format(
-        R"(// Generated from @{} for {}: {} warps, {} bytes of shared memory.
+        R"(// Generated from @{} for {}: {} warps{}, {} bytes of shared memory.
 #include "cuda/device/ptx/matrix_move.cuh"
 #include "cuda/device/ptx/mma.cuh"
 #include "cuda/device/tile/memory.cuh"
@@ -364,12 +440,13 @@ Generated generate(const ir::Function& kernel, const Target& target) {
 extern "C" __global__ void __launch_bounds__({}{}) {}({}) {{
     extern __shared__ __align__(1024) u8 memory[];
     [[maybe_unused]] const u32 memory_address = shared_address(memory);
-    [[maybe_unused]] const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    [[maybe_unused]] const int lane = threadIdx.x & 31, warp = {}threadIdx.x >> 5{};
 {}}}
 )",
-        kernel.name, target.arch, lowered.program.warps(), generated.shared_bytes, text.includes,
-        text.functions, generated.threads, lowered.launch_bounds, generated.name,
-        lowered.parameters, text.statements);
+        kernel.name, target.arch, warps, shares ? fmt::format(" of {} blocks each", blocks) : "",
+        generated.shared_bytes, text.includes, text.functions, generated.threads,
+        lowered.launch_bounds, generated.name, lowered.parameters, shares ? "(" : "",
+        shares ? fmt::format(") + {} * ptx::cluster_rank()", warps) : "", text.statements);
     return std::move(generated);
 }
 

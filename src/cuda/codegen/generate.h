@@ -73,7 +73,8 @@ struct Generated {
 /// Brings a traced kernel into the form that `generate` takes: optimised, and blocks larger than a
 /// thread block's registers cut by `retile` (the grid then has further axes with static extents
 /// after those of `kernel`). UserError names an op that cannot be cut.
-ir::Function prepare(ir::Function kernel);
+/// `arch`: the one that it is generated for, whose thread blocks may share programs.
+ir::Function prepare(ir::Function kernel, const std::string& arch = "sm_80");
 
 /// Generates a prepared kernel. Scratch that shared memory cannot hold is in a workspace.
 /// UserError, with the sizes, when the tiles do not fit a multiprocessor.

@@ -34,8 +34,9 @@ class Loads {
     }
 
   private:
-    static constexpr int kMany = 64;        // elements of a thread
-    static constexpr int kMaxWords = 88;    // registers of carries, packed tiles and pending loads
+    static constexpr int kMany = 64;      // elements of a thread
+    static constexpr int kMaxWords = 88;  // registers of carries, packed tiles and pending loads
+    static constexpr int kMaxSharedWords = 140;
     static constexpr int kMaxElements = 4;  // of a load that has no 16-byte pieces
 
     int registers(Value value) const { return home_of(facts_, layouts_, value).registers(); }
@@ -105,6 +106,8 @@ class Loads {
             }
         }
     }
+    /// More where thread blocks share programs, which have longer pieces and begin with one.
+    int most_words() const { return facts_.warps() > 16 ? kMaxSharedWords : kMaxWords; }
     int words(const Instruction& load) const {
         return registers(load.result()) * size_of(facts_.type(load.result()).dtype) / 4;
     }
@@ -132,7 +135,7 @@ class Loads {
                 continue;
             }
             total += (registers(each.result()) * size_of(facts_.type(each.result()).dtype) + 3) / 4;
-            if (total > kMaxWords) break;
+            if (total > most_words()) break;
             loads.push_back(&each);
         }
         return loads;

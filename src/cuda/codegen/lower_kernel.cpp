@@ -58,8 +58,8 @@ std::int64_t place_scratch(Lowering& cx, std::vector<int>& scratch) {
 }  // namespace
 
 LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Target& target,
-                           bool workspace) {
-    Lowering cx(facts, plan, target, workspace);
+                           bool workspace, int blocks) {
+    Lowering cx(facts, plan, target, workspace, blocks);
     LoweredKernel lowered;
     Generated& generated = lowered.generated;
     std::string scalar_parameters;
@@ -97,17 +97,26 @@ LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Tar
     std::vector<int> scratch;
     generated.workspace_bytes = place_scratch(cx, scratch);
     program_ids(cx);
+    if (blocks > 1) {
+        cx.append(schedule::Op::meet).flag("begin");
+        cx.blocks_begin = true;
+    }
     lower_block(cx, cx.function.body);
     cx.begin_operation("yield");
     for (int id : scratch) cx.touch(id);  // lives to the end
+    for (int id : cx.exchanged) cx.touch(id);
 
     generated.notes = notes_of(cx.facts, cx.plan, cx.workspace);
     generated.num_axes = static_cast<int>(cx.function.grid.size());
-    generated.threads = 32 * cx.warps;
+    generated.threads = 32 * cx.warps / blocks;
+    generated.cluster = blocks;
     generated.name = "kernel_";
     for (char c : cx.function.name)
         generated.name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-    if (cx.plan.launch.blocks > 0) {
+    constexpr int kMostThreads = 512;  // with 128 registers each
+    if (blocks > 1) {
+        lowered.launch_bounds = fmt::format(", {}", std::max(1, kMostThreads / generated.threads));
+    } else if (cx.plan.launch.blocks > 0) {
         lowered.launch_bounds = fmt::format(", {}", cx.plan.launch.blocks);
     }
     lowered.program = std::move(cx.program);

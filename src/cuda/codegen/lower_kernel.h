@@ -13,8 +13,9 @@ struct LoweredKernel {
 };
 
 /// At level `split`: without places of buffers and without barriers. `workspace`: scratch is in
-/// global memory.
+/// global memory. `blocks`: thread blocks of a cluster that share a program, and have the kernel's
+/// warps together.
 LoweredKernel lower_kernel(const KernelFacts& facts, const Plan& plan, const Target& target,
-                           bool workspace);
+                           bool workspace, int blocks = 1);
 
 }  // namespace tilewright::cuda

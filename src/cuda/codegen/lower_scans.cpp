@@ -42,6 +42,18 @@ void add_totals(Lowering& cx, const Instruction& made, schedule::Instruction& sc
     }
 }
 
+/// Bytes of the totals of a scan's lines.
+std::int64_t totals_bytes(const Lowering& cx, const std::vector<schedule::ScanLine>& lines) {
+    const int lanes = cx.program.blocks > 1 ? 1 : 32;  // a warp has one total, or each lane
+    return static_cast<std::int64_t>(schedule::totals_of_warp(lines)) * lanes * cx.warps *
+           schedule::kScanSlot;
+}
+
+int totals_buffer(Lowering& cx, const std::vector<schedule::ScanLine>& lines) {
+    const std::int64_t bytes = totals_bytes(cx, lines);
+    return cx.program.blocks > 1 ? cx.exchange_buffer(bytes) : cx.buffer(bytes);
+}
+
 }  // namespace
 
 void lower_scan(Lowering& cx, const Instruction& made) {
@@ -62,13 +74,17 @@ void lower_scan(Lowering& cx, const Instruction& made) {
     schedule::Instruction& scan = cx.append(same);
     const schedule::Value parts =
         cx.result_of(scan.flag("parts"), base, layout, schedule::combined_dtype(dtype)).value;
-    const int id = cx.buffer(std::ssize(schedule::lines_of_scan(layout, same)) * 32 * cx.warps *
-                             schedule::kScanSlot);
+    const int id = totals_buffer(cx, schedule::lines_of_scan(layout, same));
+    const bool shares = cx.program.blocks > 1;
+    cx.await_blocks();
     schedule::Instruction& write = cx.append(schedule::make(schedule::Op::write_totals, {parts}));
     write.attributes = same.attributes;
+    if (shares) write.flag("blocks");
     write.with_symbol("writes", buffer_name(id));
+    if (shares) cx.append(schedule::Op::meet);
     schedule::Instruction& join = cx.append(schedule::make(schedule::Op::join_totals, {parts}));
     join.attributes = same.attributes;
+    if (shares) join.flag("blocks");
     join.with_symbol("reads", buffer_name(id));
     cx.hold(result, cx.result_of(join, base + "s", layout, dtype));
     add_totals(cx, made, join, layout, axis);
@@ -140,18 +156,23 @@ void lower_associative_scan(Lowering& cx, const Instruction& made) {
         scan.flag("parts");
     else
         add_totals(cx, made, scan, layout, axis);
-    const std::int64_t lines = std::ssize(schedule::lines_of_scan(layout, scan));
+    const std::vector<schedule::ScanLine> lines = schedule::lines_of_scan(layout, scan);
+    const bool shares = cx.program.blocks > 1;
     cx.append(std::move(scan));
     if (across) {
         write.operands = join.operands = results;
+        if (shares) write.flag("blocks");
+        if (shares) join.flag("blocks");
         for (std::size_t i = 0; i < count; ++i) {
-            const int id = cx.buffer(lines * 32 * cx.warps * schedule::kScanSlot);
+            const int id = totals_buffer(cx, lines);
             write.with_symbol("writes", buffer_name(id));
             join.with_symbol("reads", buffer_name(id));
         }
         results = add_results(join, "s");
         add_totals(cx, made, join, layout, axis);
+        cx.await_blocks();
         cx.append(std::move(write));
+        if (shares) cx.append(schedule::Op::meet);
         cx.append(std::move(join));
     }
     for (std::size_t i = 0; i < count; ++i) cx.hold(made.results[i], {layout, results[i]});

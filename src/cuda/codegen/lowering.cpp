@@ -7,7 +7,7 @@
 namespace tilewright::cuda {
 
 Lowering::Lowering(const KernelFacts& kernel_facts, const Plan& kernel_plan,
-                   const Target& kernel_target, bool in_workspace)
+                   const Target& kernel_target, bool in_workspace, int shared_by)
     : function(kernel_facts.function()),
       target(kernel_target),
       facts(kernel_facts),
@@ -20,6 +20,7 @@ Lowering::Lowering(const KernelFacts& kernel_facts, const Plan& kernel_plan,
     program.grid = function.grid;
     program.stages = facts.stages();
     program.mark_lines = target.mark_lines;
+    program.blocks = shared_by;
     program.roles.push_back({"all", 0, warps, 0, false});
     blocks.push_back(&program.body);
     scopes.emplace_back();
@@ -34,6 +35,7 @@ schedule::Instruction& Lowering::append(schedule::Op op) {
 }
 
 schedule::Block& Lowering::open(schedule::Instruction made) {
+    await_blocks();
     blocks.push_back(&append(std::move(made)).blocks.emplace_back());
     scopes.emplace_back();
     return *blocks.back();
@@ -117,6 +119,18 @@ int Lowering::buffer(std::int64_t bytes) {
     made.columns = ceil_div(bytes, kAlignment) * kAlignment;
     made.purpose = buffers_for;
     return id;
+}
+
+int Lowering::exchange_buffer(std::int64_t bytes) {
+    const int id = buffer(bytes);
+    program.buffers.back().rows = 2;
+    exchanged.push_back(id);
+    return id;
+}
+
+void Lowering::await_blocks() {
+    if (!std::exchange(blocks_begin, false)) return;
+    append(schedule::Op::meet).flag("end");
 }
 
 std::string buffer_name(int id) {

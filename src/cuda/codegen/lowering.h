@@ -71,9 +71,10 @@ struct WarpParts {
 /// The context of the functions lower_*: what they read, and what they have written so far. All
 /// decisions that the tile IR allows are in the plan.
 struct Lowering {
-    /// `in_workspace`: scratch is in global memory.
+    /// `in_workspace`: scratch is in global memory. `shared_by`: blocks of a cluster, which have
+    /// the warps together.
     Lowering(const KernelFacts& kernel_facts, const Plan& kernel_plan, const Target& kernel_target,
-             bool in_workspace);
+             bool in_workspace, int shared_by);
 
     const ir::Function& function;
     const Target& target;
@@ -145,6 +146,13 @@ struct Lowering {
     void access_global(ir::Value ref, bool write);
     /// Copies under way are waited for here, up to the last `pending` groups.
     void settle_copies(int pending = 0);
+    /// The totals of scans go to buffers of all blocks of the cluster: attributes of what writes
+    /// and reads them, and the buffer, with one half for every other exchange.
+    int exchange_buffer(std::int64_t bytes);
+    /// All blocks of the cluster have begun, before the first exchange.
+    void await_blocks();
+    bool blocks_begin = false;   ///< they have arrived, but not waited
+    std::vector<int> exchanged;  ///< the buffers
     /// A buffer is in use, without another access.
     void touch(int id) { access_shared("uses", {id}); }
 };

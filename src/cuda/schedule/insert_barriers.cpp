@@ -35,11 +35,11 @@ void order(Block& block) {
 }
 
 /// Barriers where an access needs one, after copies that it needs, too.
-void order_threads(Block& block, MemoryOrder& order) {
+void order_threads(Block& block, MemoryOrder& order, Op barrier) {
     std::vector<Instruction> body;
     body.reserve(block.body.size());
     const auto follow = [&](Instruction&& made) {
-        order.follow(made, [&](Block& inner) { order_threads(inner, order); });
+        order.follow(made, [&](Block& inner) { order_threads(inner, order, barrier); });
         body.push_back(std::move(made));
     };
     const auto wait = [&](std::int64_t pending) {
@@ -53,7 +53,7 @@ void order_threads(Block& block, MemoryOrder& order) {
         }
         if (is_access(made)) {
             if (order.needs_copies(made)) wait(0);
-            if (order.needs_barrier(made)) follow(make(Op::barrier, {}));
+            if (order.needs_barrier(made)) follow(make(barrier, {}));
         }
         follow(std::move(made));
     }
@@ -65,7 +65,7 @@ void order_threads(Block& block, MemoryOrder& order) {
 void insert_barriers(Program& program) {
     if (!has_roles(program)) {
         MemoryOrder order(program);
-        order_threads(program.body, order);
+        order_threads(program.body, order, program.blocks > 1 ? Op::meet : Op::barrier);
     } else {
         order(program.body);
     }

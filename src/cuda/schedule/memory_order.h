@@ -26,7 +26,8 @@ class MemoryOrder {
     template <typename InstructionType, typename Inner>
     void follow(InstructionType& made, Inner&& inner) {
         if (is_access(made)) access(made);
-        if (made.is(Op::barrier)) meet();
+        if (made.is(Op::barrier) || (made.is(Op::meet) && !made.has("begin") && !made.has("end")))
+            meet();
         if (made.is(Op::wait_copies)) finish_copies();
         const bool control = made.is(Op::loop) || made.is(Op::branch);
         for (auto& block : made.blocks) {

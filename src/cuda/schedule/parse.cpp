@@ -42,6 +42,7 @@ class Parser {
                     if (one.text == name(pairs)) p.pairs = pairs;
                 }
             }
+            if (one.name == "blocks") p.blocks = static_cast<int>(one.numbers.at(0));
             if (one.name == "turns") p.turns = static_cast<int>(one.numbers.at(0));
             if (one.name == "shared") p.shared_bytes = one.numbers.at(0);
         }

@@ -43,13 +43,14 @@ class Printer {
         const Program& p = program_;
         line(
             "schedule @{} arch @{} level @{} grid {} groups {} rows {} columns {} order {} "
-            "stages {} shared {}{}{}{}{}{} {{",
+            "stages {} shared {}{}{}{}{}{}{} {{",
             p.name, p.arch, name(p.level), list(p.grid), list(p.groups), list(p.order.rows),
             list(p.order.columns), p.order.group, p.stages, p.shared_bytes,
             p.order.inner.empty() ? "" : " inner " + list(p.order.inner),
             p.order.unequal ? " unequal" : "", p.order.irregular ? " irregular" : "",
             p.pairs == Pairs::none ? "" : fmt::format(" pairs @{}", name(p.pairs)),
-            p.turns == 1 ? "" : fmt::format(" turns {}", p.turns));
+            p.turns == 1 ? "" : fmt::format(" turns {}", p.turns),
+            p.blocks == 1 ? "" : fmt::format(" blocks {}", p.blocks));
         ++depth_;
         for (const Parameter& one : p.parameters) {
             if (one.is_ref) {

@@ -55,6 +55,11 @@ struct ThreadPrinter::CombineScan {
     bool is_carried(std::size_t line) const {
         return has_totals || (line + 1 < lines.size() && !lines[line + 1].begins);
     }
+    std::size_t end_of_run(std::size_t line) const {
+        std::size_t end = line + 1;
+        while (end < lines.size() && lines[end].follows) ++end;
+        return end;
+    }
 
     const Layout& layout;
     std::string base;
@@ -195,7 +200,7 @@ void ThreadPrinter::finish_combined(const CombineScan& scan, std::size_t line_in
                                     const Names& total) {
     const std::string& p = scan.names[line_index];
     const std::vector<int>& members = scan.lines[line_index].registers;
-    const bool begins = scan.lines[line_index].begins;
+    const bool begins = scan.lines[line_index].first;
     const Names carry = scan.each(scan.carries[line_index]);
     if (!begins) precede(scan, line_index, carry);
     for (const int r : members) {
@@ -215,7 +220,7 @@ void ThreadPrinter::finish_combined(const CombineScan& scan, std::size_t line_in
     }
     --depth_;
     line("}}");
-    if (!scan.is_carried(line_index)) return;
+    if (!scan.is_carried(line_index) || total.empty()) return;
     const Names next = begins ? carry : scan.each(p + "_next");
     for (std::size_t k = 0; k < scan.size(); ++k) {
         line("{} {} = {};", scan.types[k], next[k], total[k]);
@@ -268,15 +273,33 @@ void ThreadPrinter::write_combined(const Instruction& made) {
     const CombineScan scan(*this, made, made.operands);
     std::vector<Names> parts;
     for (const Value value : made.operands) parts.push_back(registers(value));
-    for (std::size_t i = 0; i < scan.lines.size(); ++i) {
-        const Names total = total_of(scan, i, parts);
-        for (std::size_t k = 0; k < scan.size(); ++k) {
-            const std::string memory = fmt::format("{}_m{}", scan.names[i], k);
-            line("auto* const {} = reinterpret_cast<{}*>(memory + {}{});", memory, scan.types[k],
-                 nth_symbol(made, "writes", static_cast<int>(k)),
-                 i == 0 ? "" : fmt::format(" + {}", i * 32 * p_.warps() * kScanSlot));
-            line("{}[warp * 32 + lane] = {};", memory, total[k]);
+    for (std::size_t i = 0, run = 0; i < scan.lines.size(); ++i) {
+        if (scan.lines[i].follows) continue;
+        const std::size_t end = scan.end_of_run(i);
+        Names total = total_of(scan, i, parts);
+        if (end > i + 1) {
+            const Names of_run = scan.each(scan.names[i] + "_run"), next = scan.each("next");
+            for (std::size_t k = 0; k < scan.size(); ++k)
+                line("{} {} = {};", scan.types[k], of_run[k], total[k]);
+            for (std::size_t j = i + 1; j < end; ++j) {
+                precede(scan, j, of_run);
+                const Names more = total_of(scan, j, parts);
+                line("{{");
+                ++depth_;
+                for (std::size_t k = 0; k < scan.size(); ++k)
+                    line("{} {} = {};", scan.types[k], next[k], more[k]);
+                line("{}", scan.combine(of_run, next));
+                for (std::size_t k = 0; k < scan.size(); ++k) line("{} = {};", of_run[k], next[k]);
+                --depth_;
+                line("}}");
+            }
+            total = of_run;
         }
+        for (std::size_t k = 0; k < scan.size(); ++k) {
+            write_total(nth_symbol(made, "writes", static_cast<int>(k)), run,
+                        fmt::format("{}_m{}", scan.names[i], k), scan.types[k], total[k]);
+        }
+        ++run;
     }
 }
 
@@ -286,7 +309,9 @@ void ThreadPrinter::join_combined(const Instruction& made) {
     for (const Value value : made.operands) parts.push_back(registers(value));
     const int last = (1 << scan.warps) - 1;
     for (std::size_t i = 0; i < scan.lines.size(); ++i) {
+        if (scan.lines[i].follows) continue;
         const std::string& p = scan.names[i];
+        const std::size_t end = scan.end_of_run(i);
         // The first warp that has elements inside the axis.
         int start = 0;
         if (scan.begins_outside(i)) {
@@ -297,14 +322,18 @@ void ThreadPrinter::join_combined(const Instruction& made) {
         }
         const Names all = scan.each(p + "_all"), earlier = scan.each(p + "_warps"),
                     next = scan.each("next"), up = scan.each("up");
-        const auto total_of_warp = [&](std::size_t k, const std::string& w) {
-            return fmt::format("{}_m{}[((warp & {}) + {}) * 32 + lane]", p, k, 31 & ~last, w);
+        const auto total = [&](std::size_t k, const std::string& w) {
+            return total_of_warp(fmt::format("{}_m{}", p, k), scan.types[k], last, w);
         };
         const auto nth_warp = [&](int w) { return fmt::format("{}", scan.reverse ? last - w : w); };
-        const bool across = joins_in_lanes(scan.lanes, scan.warps);
-        for (std::size_t k = 0; k < scan.size(); ++k) {
+        const int each = (last + 1) / 32;  // totals of a lane
+        const bool in_turn = each > 1;
+        const bool across = joins_in_lanes(scan.lanes, scan.warps) && !in_turn;
+        const bool carried = scan.is_carried(end - 1);
+        if (in_turn) join_in_lanes(scan, i, each, start, carried, total);
+        for (std::size_t k = 0; !in_turn && k < scan.size(); ++k) {
             line("{} {} = {};", scan.types[k], all[k],
-                 total_of_warp(k, across ? total_of_lane(last, scan.reverse) : nth_warp(start)));
+                 total(k, across ? total_of_lane(last, scan.reverse) : nth_warp(start)));
             if (!across) line("{} {} = {};", scan.types[k], earlier[k], all[k]);
         }
         for (int bit = 0; across && bit < scan.warps; ++bit) {
@@ -325,16 +354,16 @@ void ThreadPrinter::join_combined(const Instruction& made) {
                  shuffled("__shfl_sync", scan.dtypes[k], all[k],
                           fmt::format("{}_warp - 1", scan.base)));
         }
-        for (std::size_t k = 0; across && scan.is_carried(i) && k < scan.size(); ++k) {
+        for (std::size_t k = 0; across && carried && k < scan.size(); ++k) {
             line("{} = {};", all[k],
                  shuffled("__shfl_sync", scan.dtypes[k], all[k], fmt::format("{}", last)));
         }
-        for (int w = start + 1; !across && w <= last; ++w) {
-            if (w == last && !scan.is_carried(i)) break;
+        for (int w = start + 1; !across && !in_turn && w <= last; ++w) {
+            if (w == last && !carried) break;
             line("{{");
             ++depth_;
             for (std::size_t k = 0; k < scan.size(); ++k) {
-                line("{} {} = {};", scan.types[k], next[k], total_of_warp(k, nth_warp(w)));
+                line("{} {} = {};", scan.types[k], next[k], total(k, nth_warp(w)));
             }
             line("{}", scan.combine(all, next));
             for (std::size_t k = 0; k < scan.size(); ++k) {
@@ -346,12 +375,81 @@ void ThreadPrinter::join_combined(const Instruction& made) {
         }
         line("if ({}_warp > {}) {{", scan.base, start);
         ++depth_;
-        precede(scan, i, earlier);
+        for (std::size_t j = i; j < end; ++j) precede(scan, j, earlier);
         --depth_;
         line("}}");
-        finish_combined(scan, i, parts, std::span(made.results).first(scan.size()), all);
+        for (std::size_t j = i; j < end; ++j) {
+            finish_combined(scan, j, parts, std::span(made.results).first(scan.size()),
+                            j + 1 == end ? all : Names());
+        }
     }
     combined_totals(scan, made);
+    if (p_.blocks > 1) line("turn ^= 1;");
+}
+
+void ThreadPrinter::join_in_lanes(
+    const CombineScan& scan, std::size_t line_index, int each, int start, bool carried,
+    const std::function<std::string(std::size_t, const std::string&)>& total) {
+    const std::string& p = scan.names[line_index];
+    const Names all = scan.each(p + "_all"), earlier = scan.each(p + "_warps"),
+                next = scan.each("next"), up = scan.each("up");
+    const int last = 32 * each - 1;
+    const auto declare = [&](const Names& names, const std::string& n) {
+        for (std::size_t k = 0; k < scan.size(); ++k) {
+            line("{} {} = {};", scan.types[k], names[k],
+                 total(k, scan.reverse ? fmt::format("{} - ({})", last, n) : n));
+        }
+    };
+    const auto assign = [&](const Names& to, const Names& from) {
+        for (std::size_t k = 0; k < scan.size(); ++k) line("{} = {};", to[k], from[k]);
+    };
+    const auto from_lane = [&](std::size_t k, const std::string& lane) {
+        return shuffled("__shfl_sync", scan.dtypes[k], all[k], lane);
+    };
+    declare(all, fmt::format("lane * {}", each));
+    for (int i = 1; i < each; ++i) {
+        const std::string n = fmt::format("lane * {} + {}", each, i);
+        line("{{");
+        ++depth_;
+        declare(next, n);
+        line("{}{}", start > 0 ? where(fmt::format("{} > {}", n, start)) : "",
+             scan.combine(all, next));
+        assign(all, next);
+        --depth_;
+        line("}}");
+    }
+    for (int bit = 0; bit < 5; ++bit) {
+        const int distance = 1 << bit;
+        line("{{");
+        ++depth_;
+        for (std::size_t k = 0; k < scan.size(); ++k) {
+            line("const {} {} = {};", scan.types[k], up[k],
+                 from_lane(k, fmt::format("lane - {}", distance)));
+        }
+        line("if (lane >= {}) {}", distance + start / each, scan.combine(up, all));
+        --depth_;
+        line("}}");
+    }
+    for (std::size_t k = 0; k < scan.size(); ++k) {
+        line("{} {} = {};", scan.types[k], earlier[k],
+             from_lane(k, fmt::format("{}_warp / {} - 1", scan.base, each)));
+    }
+    line("bool {}_begun = {}_warp / {} > {};", p, scan.base, each, start / each);
+    for (int i = 0; i + 1 < each; ++i) {
+        const std::string n = fmt::format("({}_warp & {}) + {}", scan.base, last & ~(each - 1), i);
+        line("if (({}_warp & {}) > {}{}) {{", scan.base, each - 1, i,
+             start > 0 ? fmt::format(" && {} >= {}", n, start) : "");
+        ++depth_;
+        declare(next, n);
+        line("if ({}_begun) {}", p, scan.combine(earlier, next));
+        assign(earlier, next);
+        line("{}_begun = true;", p);
+        --depth_;
+        line("}}");
+    }
+    for (std::size_t k = 0; carried && k < scan.size(); ++k) {
+        line("{} = {};", all[k], from_lane(k, "31"));
+    }
 }
 
 }  // namespace tilewright::cuda::schedule

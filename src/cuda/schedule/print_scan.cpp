@@ -1,4 +1,6 @@
 // Scans: by each thread, between lanes, between warps.
+#include <algorithm>
+
 #include "cuda/codegen/element_text.h"
 #include "cuda/schedule/combine_text.h"
 #include "cuda/schedule/scan_lines.h"
@@ -29,6 +31,11 @@ struct ThreadPrinter::Scan {
     }
     std::string joined(const std::string& before, const std::string& after) const {
         return combined(kind, element, before, after);
+    }
+    std::size_t end_of_run(std::size_t line) const {
+        std::size_t end = line + 1;
+        while (end < lines.size() && lines[end].follows) ++end;
+        return end;
     }
     std::string from_lane(std::size_t line, const std::string& lane) const {
         return shuffled("__shfl_sync", element, names[line] + "_sum", lane);
@@ -99,7 +106,7 @@ void ThreadPrinter::finish_line(const Scan& scan, std::size_t line_index, const 
         }
         line("const {} {} = {};", scan.type, registers(result)[members[i]], value);
     }
-    line("{0} = {1};", carry, scan.joined(carry, total));
+    if (!total.empty()) line("{0} = {1};", carry, scan.joined(carry, total));
 }
 
 void ThreadPrinter::totals(const std::vector<ScanLine>& lines, int axis, const Layout& of,
@@ -151,17 +158,49 @@ void ThreadPrinter::scan(const Instruction& made) {
         totals(scan.lines, scan.axis, scan.layout, made.results[1], scan.carries);
 }
 
+void ThreadPrinter::write_total(const std::string& buffer, std::size_t line_index,
+                                const std::string& memory, const std::string& type,
+                                const std::string& total) {
+    const std::int64_t bytes = (p_.blocks > 1 ? 1 : 32) * p_.warps() * kScanSlot;
+    const std::string from =
+        line_index == 0
+            ? buffer
+            : fmt::format("{} + {}", buffer, static_cast<std::int64_t>(line_index) * bytes);
+    if (p_.blocks == 1) {
+        line("auto* const {} = reinterpret_cast<{}*>(memory + {});", memory, type, from);
+        return line("{}[warp * 32 + lane] = {};", memory, total);
+    }
+    line("u64* const {} = reinterpret_cast<u64*>(memory + {} + turn * {});", memory, from,
+         p_.buffer(buffer).slot_bytes() / 2);
+    line("if (lane < {}) send({} + warp, lane, {});", p_.blocks, memory, total);
+}
+
+std::string ThreadPrinter::total_of_warp(const std::string& memory, const std::string& type,
+                                         int last, const std::string& nth) const {
+    const std::string warp =
+        fmt::format("(warp & {}) + {}", std::max(31, p_.warps() - 1) & ~last, nth);
+    return p_.blocks == 1 ? fmt::format("{}[({}) * 32 + lane]", memory, warp)
+                          : fmt::format("received<{}>({}[{}])", type, memory, warp);
+}
+
 void ThreadPrinter::write_totals(const Instruction& made) {
     if (made.has("combine")) return write_combined(made);
     const Value parts = made.operands[0];
     const Scan scan(made, layout(parts), dtype(parts), p_.value_name(parts));
-    for (std::size_t i = 0; i < scan.lines.size(); ++i) {
+    for (std::size_t i = 0, run = 0; i < scan.lines.size(); ++i) {
         const std::string& p = scan.names[i];
-        line("auto* const {}_m = reinterpret_cast<{}*>(memory + {}{});", p, scan.type,
-             made.symbol("writes"),
-             i == 0 ? "" : fmt::format(" + {}", i * 32 * p_.warps() * kScanSlot));
-        line("{}_m[warp * 32 + lane] = {};", p,
-             scan.lanes > 0 ? p + "_total" : registers(parts)[scan.lines[i].registers.back()]);
+        const std::string total =
+            scan.lanes > 0 ? p + "_total" : registers(parts)[scan.lines[i].registers.back()];
+        if (scan.lines[i].follows) continue;
+        const std::size_t end = scan.end_of_run(i);
+        if (end > i + 1) line("{} {}_run = {};", scan.type, p, total);
+        for (std::size_t j = i + 1; j < end; ++j) {
+            const std::string& q = scan.names[j];
+            line("{0}_before = {1};", q, scan.joined(p + "_run", q + "_before"));
+            line("{0}_run = {1};", p, scan.joined(p + "_run", q + "_total"));
+        }
+        write_total(made.symbol("writes"), run++, p + "_m", scan.type,
+                    end > i + 1 ? p + "_run" : total);
     }
 }
 
@@ -171,16 +210,20 @@ void ThreadPrinter::join_totals(const Instruction& made) {
     const Scan scan(made, layout(parts), dtype(parts), p_.value_name(parts));
     const int last = (1 << scan.warps) - 1;
     for (std::size_t i = 0; i < scan.lines.size(); ++i) {
+        if (scan.lines[i].follows) continue;
         const std::string& p = scan.names[i];
-        const auto total_of_warp = [&](const std::string& w) {
-            return fmt::format("{}_m[((warp & {}) + {}) * 32 + lane]", p, 31 & ~last, w);
+        const std::size_t end = scan.end_of_run(i);
+        const auto total = [&](const std::string& w) {
+            return total_of_warp(p + "_m", scan.type, last, w);
         };
-        if (joins_in_lanes(scan.lanes, scan.warps)) {
+        if (const int each = (last + 1) / 32; each > 1) {
+            join_in_lanes(scan, p, each, total);
+        } else if (joins_in_lanes(scan.lanes, scan.warps)) {
             const std::string all = p + "_all";
             const auto from = [&](const std::string& lane) {
                 return shuffled("__shfl_sync", scan.element, all, lane);
             };
-            line("{} {} = {};", scan.type, all, total_of_warp(total_of_lane(last, scan.reverse)));
+            line("{} {} = {};", scan.type, all, total(total_of_lane(last, scan.reverse)));
             for (int bit = 0; bit < scan.warps; ++bit) {
                 line("{{ const {0} up = {1}; if ((lane & {2}) >= {3}) {4} = {5}; }}", scan.type,
                      from(fmt::format("lane - {}", 1 << bit)), last, 1 << bit, all,
@@ -193,16 +236,48 @@ void ThreadPrinter::join_totals(const Instruction& made) {
             line("{0} {1}_all = {2}, {1}_warps = {2};", scan.type, p, scan.zero);
             for (int w = 0; w <= last; ++w) {
                 line("if ({0}_warp == {1}) {2}_warps = {2}_all;", scan.base, w, p);
-                line("{0}_all = {1};", p,
-                     scan.joined(p + "_all",
-                                 total_of_warp(fmt::format("{}", scan.reverse ? last - w : w))));
+                line(
+                    "{0}_all = {1};", p,
+                    scan.joined(p + "_all", total(fmt::format("{}", scan.reverse ? last - w : w))));
             }
         }
-        line("{0}_before = {1};", p, scan.joined(p + "_warps", p + "_before"));
-        finish_line(scan, i, registers(parts), made.result(), p + "_all");
+        for (std::size_t j = i; j < end; ++j) {
+            const std::string& q = scan.names[j];
+            line("{0}_before = {1};", q, scan.joined(p + "_warps", q + "_before"));
+            finish_line(scan, j, registers(parts), made.result(), j + 1 == end ? p + "_all" : "");
+        }
     }
     if (made.has("totals"))
         totals(scan.lines, scan.axis, scan.layout, made.results[1], scan.carries);
+    if (p_.blocks > 1) line("turn ^= 1;");
+}
+
+void ThreadPrinter::join_in_lanes(const Scan& scan, const std::string& p, int each,
+                                  const std::function<std::string(const std::string&)>& total) {
+    const std::string all = p + "_all";
+    const auto from = [&](const std::string& lane) {
+        return shuffled("__shfl_sync", scan.element, all, lane);
+    };
+    const int last = 32 * each - 1;
+    const auto nth = [&](const std::string& n) {
+        return total(scan.reverse ? fmt::format("{} - ({})", last, n) : n);
+    };
+    line("{} {} = {};", scan.type, all, nth(fmt::format("lane * {}", each)));
+    for (int i = 1; i < each; ++i) {
+        line("{} = {};", all, scan.joined(all, nth(fmt::format("lane * {} + {}", each, i))));
+    }
+    for (int bit = 0; bit < 5; ++bit) {
+        line("{{ const {0} up = {1}; if (lane >= {2}) {3} = {4}; }}", scan.type,
+             from(fmt::format("lane - {}", 1 << bit)), 1 << bit, all, scan.joined("up", all));
+    }
+    line("{} {}_warps = {};", scan.type, p, from(fmt::format("{}_warp / {} - 1", scan.base, each)));
+    line("if ({0}_warp < {1}) {2}_warps = {3};", scan.base, each, p, scan.zero);
+    for (int i = 0; i + 1 < each; ++i) {
+        const std::string n = fmt::format("({}_warp & {}) + {}", scan.base, last & ~(each - 1), i);
+        line("if (({}_warp & {}) > {}) {}_warps = {};", scan.base, each - 1, i, p,
+             scan.joined(p + "_warps", nth(n)));
+    }
+    line("{} = {};", all, from("31"));
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -49,6 +49,10 @@ void ThreadPrinter::instruction(const Instruction& made) {
             return write_totals(made);
         case Op::join_totals:
             return join_totals(made);
+        case Op::meet:
+            if (!made.has("end")) line("ptx::cluster_arrive();");
+            if (!made.has("begin")) line("ptx::cluster_wait();");
+            return;
         case Op::join_lanes:
             return join_lanes(made);
         case Op::fill_lines:
@@ -159,8 +163,11 @@ void ThreadPrinter::blocks(const Instruction& made) {
 }
 
 void ThreadPrinter::program_ids(const Instruction& made) {
+    const std::string block = made.has("last_first") ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x";
     line("u32 program = {}{};", made.has("workspace") ? "first_program + " : "",
-         made.has("last_first") ? "gridDim.x - 1 - blockIdx.x" : "blockIdx.x");
+         p_.blocks == 1           ? block
+         : made.has("last_first") ? fmt::format("({}) / {}", block, p_.blocks)
+                                  : fmt::format("{} / {}", block, p_.blocks));
     for (std::size_t axis = p_.grid.size() - 1; axis > 0; --axis) {
         const std::string extent = p_.grid[axis] == ir::kDynamic ? fmt::format("grid{}", axis)
                                                                  : fmt::format("{}", p_.grid[axis]);
@@ -197,6 +204,7 @@ std::string ThreadPrinter::run() {
     for (const Buffer& one : p_.buffers) {
         line("constexpr u32 {} = {};  // {} bytes", one.name, one.offset, one.slot_bytes());
     }
+    if (p_.blocks > 1) line("int turn = 0;  // which half of buffers has totals");
     for (const Position& one : positions_.all()) {
         if (one.is_address) {
             line("const u32 {} = memory_address + {};", one.name, one.text);
@@ -215,6 +223,7 @@ ThreadText print_threads(const Program& program) {
     bool sorts = false;
     each_instruction(program.body,
                      [&](const Instruction& made) { sorts |= made.is(Op::sort_lines); });
+    if (program.blocks > 1) text.includes = "#include \"cuda/device/tile/cluster.cuh\"\n";
     if (sorts) text.includes = "#include \"cuda/device/tile/sort.cuh\"\n";
     return text;
 }

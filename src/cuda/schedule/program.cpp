@@ -61,6 +61,7 @@ constexpr std::array<std::string_view, kNumOps> kOps = {"",
                                                         "join_parts",
                                                         "write_totals",
                                                         "join_totals",
+                                                        "meet",
                                                         "fill_lines",
                                                         "write_lines",
                                                         "sort_lines",
@@ -303,6 +304,7 @@ bool has_roles(const Program& program) {
 }
 
 bool is_access(const Instruction& made) {
+    if (made.has("blocks")) return false;  // in order by itself
     switch (made.op) {
         case Op::access:
         case Op::write_tile:

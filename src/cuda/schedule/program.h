@@ -87,6 +87,8 @@ enum class Op : std::uint8_t {
     join_parts,      ///< value[, index] -> the same registers, reduced over the warps
     write_totals,    ///< scan ..: the last elements of what each thread has scanned, to `writes`
     join_totals,     ///< scan .. -> the elements after those of other warps
+    meet,            ///< the threads of all blocks of a cluster meet; `begin`: they go on, `end`:
+                     ///< they wait for those that have begun
     fill_lines,      ///< -> lines in `writes`, of words that come after all others
     write_lines,     ///< tile[, lines] -> its elements as words, in lines in `writes`
     sort_lines,      ///< lines -> the same, each in order
@@ -294,6 +296,7 @@ struct Program {
     std::vector<Parameter> parameters;
     std::vector<std::int64_t> grid;
     std::vector<int> groups;  ///< consumer warpgroups along rows and columns
+    int blocks = 1;           ///< of a cluster, which share a program; without roles
     int turns = 1;            ///< so many times these warpgroups, which have programs alternately
     TileOrder order;
     Pairs wanted_pairs = Pairs::none;  ///< until `pair_blocks`
@@ -316,8 +319,9 @@ struct Program {
         return !type(value).is_count && !type(value).type.is_scalar();
     }
 
+    /// Of all blocks that share a program.
     int warps() const;
-    int cluster() const { return pairs == Pairs::none ? 1 : pairs == Pairs::both ? 4 : 2; }
+    int cluster() const { return pairs == Pairs::none ? blocks : pairs == Pairs::both ? 4 : 2; }
     bool pairs_rows() const { return pairs == Pairs::rows || pairs == Pairs::both; }
     bool pairs_columns() const { return pairs == Pairs::columns || pairs == Pairs::both; }
     /// Thread blocks that write to a block's slots, with itself.
@@ -370,6 +374,9 @@ Program parse(std::string_view text);
 /// Checks the rules of docs/reference/schedule.md that hold at the program's level. Returns the
 /// first broken one, "V6: ..", or nothing.
 std::optional<std::string> broken_rule(const Program& program);
+
+/// Why thread blocks cannot share the programs; nothing where they can.
+std::optional<std::string> broken_sharing(const Program& program);
 
 /// Asserts that no rule is broken; prints the program where TILEWRIGHT_DEBUG_PASSES is 1.
 void check(const Program& program);

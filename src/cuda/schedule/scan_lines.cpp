@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 namespace tilewright::cuda::schedule {
@@ -51,20 +52,35 @@ std::vector<ScanLine> lines_of_scan(const Layout& layout, const Instruction& sca
         lines[at][along] = r;
     }
     const int number = static_cast<int>(axis);
-    const std::int64_t run =
-        neighbours_along(layout, number)
-        << (count_along(layout, layout.lane, number) + count_along(layout, layout.warp, number));
+    const std::int64_t of_lanes = neighbours_along(layout, number)
+                                  << count_along(layout, layout.lane, number);
+    const int warps = count_along(layout, layout.warp, number);
+    // What all warps have together.
+    const std::int64_t of_warps =
+        warps == 0 ? of_lanes : layout.unpack(layout.warp[0])[axis] << warps;
     std::vector<ScanLine> result;
     for (const auto& [rest, members] : lines) {
-        std::int64_t last = INT64_MIN;
+        bool begins = true;
+        std::int64_t part = 0, run = 0, first_run = 0;
         for (const auto& [along, r] : members) {
-            const std::int64_t repeat = layout.register_coordinates(r)[axis] / run;
-            if (repeat != last) result.push_back({last == INT64_MIN, {}});
+            const std::int64_t at = layout.register_coordinates(r)[axis];
+            if (begins) first_run = at / of_warps;
+            if (begins || at / of_lanes != part) {
+                const bool follows = !begins && warps > 0 && at / of_warps == run;
+                result.push_back({begins, follows, at / of_warps == first_run, {}});
+            }
             result.back().registers.push_back(r);
-            last = repeat;
+            begins = false;
+            part = at / of_lanes;
+            run = at / of_warps;
         }
     }
     return result;
+}
+
+std::size_t totals_of_warp(const std::vector<ScanLine>& lines) {
+    return static_cast<std::size_t>(std::count_if(
+        lines.begin(), lines.end(), [](const ScanLine& line) { return !line.follows; }));
 }
 
 }  // namespace tilewright::cuda::schedule

@@ -10,11 +10,15 @@
 namespace tilewright::cuda::schedule {
 
 /// Registers of a scan that are neighbours along its axis, in its order: a thread has those between
-/// two lanes. Other registers have what lies beyond all lanes and warps.
+/// two lanes. Other registers have what lies beyond all lanes of the warp, or beyond all warps.
 struct ScanLine {
-    bool begins = false;  ///< nothing stands before it but what other threads have
+    bool begins = false;   ///< nothing stands before it but what other threads have
+    bool follows = false;  ///< it comes after the one before in the same warp
+    bool first = false;    ///< no other warp stands between it and the beginning of its line
     std::vector<int> registers;
 };
+/// How many totals each warp has of these lines.
+std::size_t totals_of_warp(const std::vector<ScanLine>& lines);
 inline constexpr std::int64_t kScanSlot = 8;  ///< bytes for a thread's total of a line
 /// How many of the bases move along an axis.
 int count_along(const Layout& layout, const std::vector<std::uint64_t>& bases, int axis);

@@ -132,7 +132,7 @@ std::string why_not_scheduled(const ir::Function& kernel, const Target& target) 
 
 Generated generate_best(const ir::Function& kernel, const Target& target) {
     if (auto scheduled = generate_scheduled(kernel, target)) return *std::move(scheduled);
-    return cuda::generate(cuda::prepare(kernel), target);
+    return cuda::generate(cuda::prepare(kernel, target.arch), target);
 }
 
 Program schedule_any(const ir::Function& kernel, const Target& target, Level up_to,
@@ -150,7 +150,7 @@ Program schedule_any(const ir::Function& kernel, const Target& target, Level up_
         user_error(kernel.name, "expected a level of {} for kernels without wgmma but got `{}`: {}",
                    level_names(Level::split), last.empty() ? name(up_to) : last, reason);
     }
-    return scheduled_without_roles(cuda::prepare(kernel), target, up_to);
+    return scheduled_without_roles(cuda::prepare(kernel, target.arch), target, up_to);
 }
 
 std::string level_names(Level first) {

@@ -29,7 +29,7 @@ std::optional<Generated> generate_scheduled(const ir::Function& kernel, const Ta
 std::string why_not_scheduled(const ir::Function& kernel, const Target& target);
 
 /// The same where the form supports the kernel, else what `cuda::generate` makes of
-/// `cuda::prepare(kernel)`.
+/// `cuda::prepare(kernel, target.arch)`.
 Generated generate_best(const ir::Function& kernel, const Target& target);
 
 /// The program that `generate_best` prints, at a level or after a pass of it; UserError where

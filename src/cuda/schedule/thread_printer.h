@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -101,7 +102,17 @@ class ThreadPrinter {
     void scan(const Instruction& made);
     void write_totals(const Instruction& made);
     void join_totals(const Instruction& made);
+    /// Declares the pointer `memory` to the totals of a line in a buffer, and writes a thread's
+    /// there; in clusters, those of warps to all blocks.
+    void write_total(const std::string& buffer, std::size_t line, const std::string& memory,
+                     const std::string& type, const std::string& total);
+    /// That of the `nth` of the warps along an axis, the last of which is number `last`.
+    std::string total_of_warp(const std::string& memory, const std::string& type, int last,
+                              const std::string& nth) const;
     struct Scan;
+    /// The lanes of each warp scan `each` totals in turn, of 32 times as many warps.
+    void join_in_lanes(const Scan& scan, const std::string& p, int each,
+                       const std::function<std::string(const std::string&)>& total);
     /// The elements of a line by a thread and by the lanes before it; and by those before these.
     void scan_lanes(const Scan& scan, std::size_t line, const Names& elements, const Names& sums);
     void finish_line(const Scan& scan, std::size_t line, const Names& sums, Value result,
@@ -113,6 +124,9 @@ class ThreadPrinter {
     void write_combined(const Instruction& made);
     void join_combined(const Instruction& made);
     struct CombineScan;
+    /// Likewise; warps before `start` have nothing.
+    void join_in_lanes(const CombineScan& scan, std::size_t line, int each, int start, bool carried,
+                       const std::function<std::string(std::size_t, const std::string&)>& total);
     /// A function that combines variables of what comes after with what comes before.
     void combining_function(const Instruction& made, const CombineScan& scan);
     /// As scan_lanes and finish_line, for tuples; `earlier` precedes what precedes a line.

@@ -438,7 +438,7 @@ struct Rule {
     Broken (*check)(const Program&);
     Programs of = Programs::with_roles;
 };
-constexpr std::array<Rule, 37> kRules{{
+constexpr std::array<Rule, 38> kRules{{
     {"V1", Level::laid_out, one_layout, Programs::all},
     {"V2", Level::laid_out, accumulators},
     {"V3", Level::selected, shapes},
@@ -476,6 +476,7 @@ constexpr std::array<Rule, 37> kRules{{
     {"V35", Level::split, sorts, Programs::without_roles},
     {"V36", Level::split, prints, Programs::without_roles},
     {"V37", Level::placed, turns},
+    {"V38", Level::split, sharing, Programs::without_roles},
 }};
 
 }  // namespace

@@ -75,9 +75,19 @@ Broken broken_scan(const Program& p, const Instruction& made, Value source, Valu
     }
     const int axis = axis_of(made);
     const std::int64_t neighbours = neighbours_along(layout, axis);
-    std::int64_t next = neighbours;
+    std::int64_t next = neighbours, of_lanes = neighbours, of_warps = neighbours;
     for (const auto* bases : {&layout.lane, &layout.warp}) {
         const std::vector<std::int64_t> bits = thread_bits_along(layout, *bases, axis);
+        if (bases == &layout.warp) {
+            // A thread may have elements of several places in its warp.
+            of_lanes = next;
+            const auto has = [&](std::uint64_t basis) {
+                return layout.unpack(basis)[static_cast<std::size_t>(axis)] == next;
+            };
+            while (!bits.empty() && std::any_of(layout.reg.begin(), layout.reg.end(), has))
+                next *= 2;
+            of_warps = next;
+        }
         for (std::size_t i = 0; i < bits.size(); ++i, next *= 2) {
             const std::uint64_t basis = (*bases)[static_cast<std::size_t>(bits[i])];
             const std::int64_t at = layout.unpack(basis)[static_cast<std::size_t>(axis)];
@@ -88,7 +98,7 @@ Broken broken_scan(const Program& p, const Instruction& made, Value source, Valu
     }
     for (const std::uint64_t basis : layout.reg) {
         const std::int64_t at = layout.unpack(basis)[static_cast<std::size_t>(axis)];
-        if (at >= neighbours && at < next) {
+        if ((at >= neighbours && at < of_lanes) || (at >= of_warps && at < next)) {
             return broken("elements that a thread scans for %{} are not neighbours", name);
         }
     }
@@ -176,7 +186,9 @@ Broken broken_transfer(const Program& p, const Instruction& made, const Parts& p
         if (!made.results.empty() && made.has("exclusive") != origin.has("exclusive")) {
             return broken("%{} is scanned with other elements", name);
         }
-        elements = std::ssize(lines_of_scan(from, origin)) * 32 * p.warps() * kScanSlot;
+        const int lanes = p.blocks > 1 ? 1 : 32;
+        elements = static_cast<std::int64_t>(totals_of_warp(lines_of_scan(from, origin))) * lanes *
+                   p.warps() * kScanSlot * (p.blocks > 1 ? 2 : 1);
     } else {
         if (made.list("warps") != warps) return broken("%{} is shared by other warps", name);
         elements = covered(p.type(made.operands[0]).type.shape).size() << warps.size();
@@ -263,6 +275,42 @@ Broken parts_of_warps(const Program& p) {
         if (read == made.operands.end()) return std::nullopt;
         return broken("%{} is read before its parts are joined", p.value_name(*read));
     });
+}
+
+Broken broken_sharing(const Program& p) {
+    bool exchanges = false;
+    const Broken found = first_block(p.body, [&](const Block& block) -> Broken {
+        for (std::size_t i = 0; i < block.body.size(); ++i) {
+            const Instruction& made = block.body[i];
+            if (made.is(Op::barrier)) return broken("threads of a block meet");
+            if (made.is(Op::print) || made.is(Op::print_tile)) return broken("it prints");
+            if (is_access(made) && !(made.is(Op::access) && made.has("uses"))) {
+                for (const char* const how : {"reads", "writes", "copies", "uses", "to"}) {
+                    if (made.has(how)) {
+                        return broken("`{}` needs the memory of a block", name(made.op));
+                    }
+                }
+            }
+            if (made.is(Op::copy_tile)) return broken("a tile is copied to the memory of a block");
+            if (!made.is(Op::write_totals)) continue;
+            exchanges = true;
+            if (i + 2 >= block.body.size() || !block.body[i + 1].is(Op::meet) ||
+                !block.body[i + 2].is(Op::join_totals)) {
+                return broken("blocks do not meet before they join totals");
+            }
+            const Layout& layout = *p.type(made.operands.at(0)).layout;
+            if (count_along(layout, layout.lane, axis_of(made)) != std::ssize(layout.lane)) {
+                return broken("a warp has more than one line");
+            }
+        }
+        return std::nullopt;
+    });
+    if (found) return found;
+    return exchanges ? std::nullopt : broken("blocks have no totals to exchange");
+}
+
+Broken sharing(const Program& p) {
+    return p.blocks > 1 ? broken_sharing(p) : std::nullopt;
 }
 
 }  // namespace tilewright::cuda::schedule

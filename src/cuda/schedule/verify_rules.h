@@ -53,7 +53,7 @@ Broken meetings(const Program& p);
 Broken issues(const Program& p);
 Broken turns(const Program& p);
 
-/// V12, V19 and V22 to V36 of programs without roles.
+/// V12, V19 and V22 to V36 and V38 of programs without roles.
 Broken places_in_time(const Program& p);
 Broken ordered_accesses(const Program& p);
 Broken registers_of_values(const Program& p);
@@ -71,5 +71,6 @@ Broken products(const Program& p);
 Broken control(const Program& p);
 Broken sorts(const Program& p);
 Broken prints(const Program& p);
+Broken sharing(const Program& p);
 
 }  // namespace tilewright::cuda::schedule

@@ -39,6 +39,11 @@ TW_DEVICE u32 cluster_map(u32 address, u32 rank) {
     return mapped;
 }
 
+/// PTX ISA, st.shared::cluster.b64: to an address from `cluster_map` (sm_90).
+TW_DEVICE void cluster_store(u32 mapped, u64 value) {
+    asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(mapped), "l"(value) : "memory");
+}
+
 /// PTX ISA, fence.mbarrier_init: TMA and the cluster see initialised mbarriers (sm_90).
 TW_DEVICE void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -51,6 +51,9 @@ inline u32 cluster_rank() {
 inline u32 cluster_map(u32 address, u32 rank) {
     return address % kSharedBytes + rank * kSharedBytes;
 }
+inline void cluster_store(u32 mapped, u64 value) {
+    std::memcpy(memory + mapped, &value, sizeof(value));
+}
 inline void fence_mbarrier_init() {}
 inline void fence_async_shared() {
     emulator::fence_writes();

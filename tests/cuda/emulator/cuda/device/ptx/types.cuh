@@ -40,15 +40,15 @@ struct Dim3 {
 inline Dim3 threadIdx, blockIdx, gridDim, blockDim;
 
 /// The blocks of a cluster have their shared memory one after the other.
-inline constexpr std::size_t kSharedBytes = 256 * 1024, kMostBlocks = 4;
+inline constexpr std::size_t kSharedBytes = 256 * 1024, kMostBlocks = 16;
 alignas(1024) inline unsigned char memory[kMostBlocks * kSharedBytes];
 
 namespace emulator {
 
 struct Fiber {
     ucontext_t context;
-    std::vector<char> stack;
-    std::function<bool()> ready;  // what it waits for
+    std::unique_ptr<char[]> stack;  // pages that are not used take no memory
+    std::function<bool()> ready;    // what it waits for
     bool done = false;
 };
 struct Warp {
@@ -222,14 +222,15 @@ inline void run_block(int threads_of_block, unsigned seed, const std::function<v
     delayed.clear();
     unfenced_writers.clear();
     rows_written.clear();
-    std::memset(memory, 0xff, sizeof(memory));  // NaNs
+    std::memset(memory, 0xff, cluster * kSharedBytes);  // NaNs
     for (Fiber& fiber : fibers) {
         fiber.done = false;
         fiber.ready = nullptr;
-        fiber.stack.resize(256 * 1024);
+        constexpr std::size_t kStackBytes = 256 * 1024;
+        if (fiber.stack == nullptr) fiber.stack.reset(new char[kStackBytes]);
         getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.data();
-        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_size = kStackBytes;
         fiber.context.uc_link = nullptr;
         makecontext(&fiber.context, entry, 0);
     }
@@ -264,7 +265,7 @@ inline void run_block(int threads_of_block, unsigned seed, const std::function<v
         if (left && !runs && !held.let_go()) fail("every thread waits: the block does not end");
     }
     if (!delayed.empty()) fail("the block ended before its copies");
-    for (std::size_t i = 0; i < kMostBlocks; ++i) {
+    for (int i = 0; i < cluster; ++i) {
         const unsigned char* const rest = memory + i * kSharedBytes + shared_bytes;
         const std::size_t size = kSharedBytes - shared_bytes;
         if (size > 1 && (*rest != 0xff || std::memcmp(rest, rest + 1, size - 1) != 0)) {
@@ -404,7 +405,7 @@ struct U8 {};
 struct Tf32 {};
 
 inline u32 shared_address(const void* pointer) {
-    return static_cast<u32>(static_cast<const unsigned char*>(pointer) - memory +
+    return static_cast<u32>((static_cast<const unsigned char*>(pointer) - memory) % kSharedBytes +
                             emulator::rank() * kSharedBytes);
 }
 
