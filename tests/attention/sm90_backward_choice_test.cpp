@@ -270,6 +270,31 @@ TEST(Sm90BackwardChoice, SumsOfManyShortSequencesAreOrdered) {
           false}});
 }
 
+// An incomplete last wave of tiles is cut where that takes less time.
+TEST(Sm90BackwardChoice, TilesOfTheLastWaveAreCut) {
+    Problem problem{.batch = 4, .heads = 16, .kv_heads = 16};
+    set_lengths(problem, 8192);
+    const auto chosen = [](const Problem& p, bool deterministic) {
+        return choose_backward(check_backward(backward_inputs_of(p, deterministic)));
+    };
+    for (const bool deterministic : {false, true}) {
+        const BackwardConfig config = chosen(problem, deterministic);
+        EXPECT_EQ(config.cut_tiles, 4096 % 132);
+        EXPECT_GT(config.pieces, 16);
+        EXPECT_LE(config.cut_tiles * config.pieces, 2 * 132);
+    }
+    expect_chosen(
+        problem, [&](const Problem& p) { return chosen(p, false).pieces > 1; },
+        {{"causal", [](Problem& p) { p.causal = true; }, false},
+         {"window", [](Problem& p) { p.causal = true, p.window = 1024; }, false},
+         {"64 columns", [](Problem& p) { set_dims(p, 64); }, true},
+         {"192 columns", [](Problem& p) { set_dims(p, 192); }, false},
+         {"one wave",
+          [](Problem& p) { p.batch = 1, p.heads = p.kv_heads = 33, set_lengths(p, 512); }, false},
+         {"little to do", [](Problem& p) { p.batch = 1, set_lengths(p, 256); }, false},
+         {"few tiles", [](Problem& p) { p.batch = p.heads = p.kv_heads = 1; }, true}});
+}
+
 // A kernel of another form under the same key would run in its place.
 TEST(Sm90BackwardChoice, EachFormHasAKeyAndAText) {
     Problem problem{.batch = 8, .heads = 16, .kv_heads = 16, .causal = true};

@@ -51,6 +51,8 @@ TEST(Sm90Backward, ConfigurationsCompileCleanly) {
         // The last tile stores dQ: of groups, without a mask, in blocks of 80 rows.
         {.batch = 8, .heads = 64, .kv_heads = 8, .q_len = 4096, .kv_len = 4096, .causal = true},
         {.q_len = 4096, .kv_len = 4096},
+        // Without a mask, tiles can be cut.
+        {.batch = 4, .heads = 16, .kv_heads = 16, .q_len = 8192, .kv_len = 8192},
         {.dtype = DType::f16, .dim = 128, .value_dim = 128},
         {.heads = 8, .q_len = 4096, .kv_len = 4096, .causal = true},
         // Tiles go upward, in blocks of 64 rows.
@@ -132,6 +134,39 @@ TEST_F(Sm90BackwardGpu, SplitsOfGroupedHeads) {
                    .dim = 192,
                    .value_dim = 256,
                    .causal = true},
+                  deterministic, false, 3, change);
+        }
+    }
+}
+
+// dK and dV of tiles that are cut are the sums of their pieces'.
+TEST_F(Sm90BackwardGpu, TilesInPieces) {
+    for (const auto& [cut, pieces] : {std::pair(0, 1), {1, 2}, {5, 3}, {12, 4}}) {
+        for (const bool deterministic : {false, true}) {
+            SCOPED_TRACE(fmt::format("{} tiles in {} pieces", cut, pieces));
+            const auto change = [&](BackwardConfig& config) {
+                config.splits = 1;
+                config.cut_tiles = cut;
+                config.pieces = pieces;
+            };
+            check({.batch = 1, .heads = 3, .kv_heads = 3, .q_len = 450, .kv_len = 500},
+                  deterministic, /*with_grad_lse=*/true, 1, change);
+            check({.dtype = DType::f16,
+                   .batch = 2,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .q_len = 700,
+                   .kv_len = 333,
+                   .dim = 64,
+                   .value_dim = 64,
+                   .rows_before_heads = true},
+                  deterministic, false, 2, change);
+            check({.heads = 6,
+                   .kv_heads = 6,
+                   .q_len = 300,
+                   .kv_len = 257,
+                   .dim = 96,
+                   .value_dim = 72},
                   deterministic, false, 3, change);
         }
     }

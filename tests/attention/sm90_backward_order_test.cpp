@@ -16,7 +16,7 @@
 namespace twd::attn {
 
 // A configuration whose first heads go upward, the others downward.
-constexpr bool kUpward = true, kDeterministic = true;
+constexpr bool kUpward = true, kDeterministic = true, kCutsTiles = true;
 constexpr bool kUpperBound = true, kLowerBound = false, kLengths = false;
 constexpr int kLengthBytes = 0, kBlockN = 128;
 int kBlockM = 64;  ///< rows of a block; the kernel's is a constant
@@ -49,6 +49,8 @@ BackwardParameters parameters(int heads, int per_kv_head, int length, int upward
     p.kv_tiles = (length + kBlockN - 1) / kBlockN;
     p.upward_heads = upward_heads;
     p.group_heads = group_heads;
+    p.whole_places = p.kv_tiles * p.batch_kv_heads;
+    p.pieces = 1;
     return p;
 }
 
@@ -149,6 +151,39 @@ TEST(Sm90BackwardOrder, EveryTileAddsAfterTheOneBeforeItAndTheLastOneStores) {
                     if (::testing::Test::HasFailure()) return;
                 }
             }
+        }
+    }
+}
+
+// Pieces of tiles make the visits of whole ones, each once and in the same order.
+TEST(Sm90BackwardOrder, PiecesMakeTheVisitsOfTheirTiles) {
+    kBlockM = 64;
+    BackwardParameters p = parameters(3, 2, 1000, 2, 1);
+    const int tiles = p.kv_tiles * p.batch_kv_heads;
+    for (const int cut : {0, 1, 5, tiles}) {
+        for (const int pieces : {1, 2, 3, 16}) {
+            SCOPED_TRACE(::testing::Message() << cut << " tiles in " << pieces << " pieces");
+            p.whole_places = tiles - cut;
+            p.pieces = pieces;
+            ASSERT_EQ(places_of(p), tiles + cut * (pieces - 1));
+            std::map<std::pair<int, int>, std::vector<int>> visited, expected;
+            for (int place = 0; place < places_of(p); ++place) {
+                const KeyTile tile = tile_or_piece_at(place, p);
+                EXPECT_EQ(tile.piece, place < tiles - cut ? 0 : place - (tiles - cut) + 1);
+                EXPECT_EQ(tile.blocks, tile.each * 2);
+                for (int i = 0; i < tile.each; ++i) {
+                    visited[{tile.kv_head, tile.index}].push_back(
+                        block_at(i, tile.begin, tile.each, tile.is_descending));
+                }
+            }
+            for (int place = 0; place < tiles; ++place) {
+                const KeyTile tile = tile_at(place_at(place, p), p);
+                for (int i = 0; i < tile.each; ++i) {
+                    expected[{tile.kv_head, tile.index}].push_back(
+                        block_at(i, tile.begin, tile.each, tile.is_descending));
+                }
+            }
+            EXPECT_EQ(visited, expected);
         }
     }
 }

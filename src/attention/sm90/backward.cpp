@@ -124,7 +124,9 @@ Workspace workspace_of(const BackwardDesc& desc, const BackwardConfig& config) {
     layout.query =
         take(config.over_128 ? static_cast<std::int64_t>(backward_query_workspace_bytes(desc)) : 0);
     const std::int64_t split_rows =
-        config.splits > 1 ? desc.batch * desc.kv_heads * config.splits * desc.kv_len : 0;
+        config.pieces > 1   ? config.cut_tiles * config.pieces * config.block_n()
+        : config.splits > 1 ? desc.batch * desc.kv_heads * config.splits * desc.kv_len
+                            : 0;
     layout.key_splits = take(split_rows * desc.query_dim * 4);
     layout.value_splits = take(split_rows * desc.value_dim * 4);
     layout.wide = take(config.wide ? static_cast<std::int64_t>(wide_bytes_of(desc)) : 0);
@@ -222,14 +224,15 @@ constexpr int kBlockM = {};
 constexpr int kStages = {};
 constexpr bool kDeterministic = {};
 constexpr bool kFused = {}, kFinishesMany = {};
-constexpr bool kAhead = {}, kUpward = {};
+constexpr bool kAhead = {}, kUpward = {}, kCutsTiles = {};
 constexpr int kProducerRegisters = {};
 constexpr int kConsumerRegisters = {};
 constexpr unsigned kReservedBytes = {};  ///< of shared memory, but for the base's alignment
 )",
                     config.over_128, kWarpgroups, config.block_m, config.stages,
                     is_ordered(desc, config), config.fused, finishes_many(desc, config),
-                    config.ahead, config.upward, described ? 40 : 24, described ? 232 : 240,
+                    config.ahead, config.upward, cuts_tiles(desc, config), described ? 40 : 24,
+                    described ? 232 : 240,
                     backward_shared_bytes(desc, config) - kSharedAlignment)));
     cuda::CompileRequest rows_request = request;
     request.source = "#include \"attention/sm90/backward.cuh\"\n";
@@ -262,6 +265,9 @@ BackwardKernels load_backward(const BackwardDesc& desc, const BackwardConfig& co
         kernels.prepare = load(1, "attention_backward_prepare");
         kernels.finish = load(1, "attention_backward_finish");
         kernels.join = load(1, "attention_backward_join");
+        if (cuts_tiles(desc, config)) {
+            kernels.join_pieces = load(1, "attention_backward_join_pieces");
+        }
         kernels.sinks = load(1, "attention_backward_sinks");
         kernels.captures = load(1, "attention_backward_captures");
         if (config.over_128) {
@@ -290,10 +296,13 @@ void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
     const BackwardInputs& inputs = copied ? *copied : given;
     require((desc.heads / desc.kv_heads) % config.splits == 0, "config",
             "splits that divide the query heads of a kv head", config.splits);
+    require(config.pieces == 1 || (cuts_tiles(desc, config) && config.splits == 1), "config",
+            "pieces of tiles without a mask and without splits", config.pieces);
     const std::int64_t batch_kv_heads = desc.batch * desc.kv_heads * config.splits;
     const std::int64_t q_blocks = q_blocks_of(desc, config);
     const std::int64_t kv_tiles = kv_tiles_of(desc, config);
-    const std::int64_t places = batch_kv_heads * kv_tiles;
+    const std::int64_t all_tiles = batch_kv_heads * kv_tiles;
+    const std::int64_t places = all_tiles + config.cut_tiles * (config.pieces - 1);
     const std::int64_t row_blocks = desc.batch * desc.heads * q_blocks;
     const int multiprocessors = cuda::device_info(kernels.main.device).multiprocessors;
     const Workspace layout = workspace_of(desc, config);
@@ -322,6 +331,8 @@ void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
     p.key_splits = reinterpret_cast<float*>(inputs.workspace + layout.key_splits);
     p.value_splits = reinterpret_cast<float*>(inputs.workspace + layout.value_splits);
     p.batch_kv_heads = static_cast<int>(batch_kv_heads);
+    p.whole_places = static_cast<int>(all_tiles - config.cut_tiles);
+    p.pieces = config.pieces;
     p.q_blocks = static_cast<int>(q_blocks);
     p.kv_tiles = static_cast<int>(kv_tiles);
     p.group_heads = 1;
@@ -436,6 +447,14 @@ void launch_backward(const BackwardInputs& given, const BackwardDesc& desc,
                                     &p,
                                     words.data()};
         cuda::launch(kernels.main, shape, parameters, stream);
+    }
+    if (config.pieces > 1) {
+        const std::int64_t vectors = config.block_n() * ((desc.query_dim + desc.value_dim) / 8);
+        cuda::LaunchShape join_shape;
+        join_shape.grid[0] =
+            static_cast<unsigned>(config.cut_tiles * ceil_div(vectors, kRowThreads));
+        join_shape.block[0] = kRowThreads;
+        cuda::launch(kernels.join_pieces, join_shape, rows_parameters, stream);
     }
     if (config.splits > 1 && places > 0) {
         const std::int64_t vectors = desc.kv_len * ((desc.query_dim + desc.value_dim) / 8);

@@ -13,7 +13,8 @@
 //            gradients of the arrays; dropout with the forward's random bits
 // Types      bf16 or f16; sums in f32; P and dS are rounded to the inputs' type
 // Work       a tile of 128 keys: all blocks of query rows that see it, for all query heads of its kv head or, where
-//            there are few tiles, for a split of them, whose dK and dV another kernel adds up
+//            there are few tiles, for a split of them, whose dK and dV another kernel adds up. Without a mask the tiles of
+//            an incomplete last wave are cut into pieces with some of the blocks each, likewise added up
 // Products   S^T = K Q^T, dP^T = V dO^T; dV += P^T dO and dK += dS^T Q with P^T and dS^T in registers; dQ += dS K one
 //            block later, for which only dS goes through shared memory
 // D > 128    a tile has 64 keys; one warpgroup computes scores and accumulates dK; P goes through shared memory to the

@@ -58,6 +58,8 @@ struct BackwardConfig {
     bool upward = false;  ///< tiles of a causal mask begin at their diagonal, and those of the last
                           ///< keys come first, also in the order of sums
     bool wide = false;  ///< what several tiles read is copied first unless its rows begin on lines
+    std::int64_t cut_tiles = 0;  ///< the last tiles, this many, ...
+    int pieces = 1;  ///< ... are cut into so many pieces, whose dK and dV are added up afterwards
 
     int strips() const { return over_128 ? 1 : 2; }  ///< strips of 64 keys in a tile
     int block_n() const { return 64 * strips(); }
@@ -66,7 +68,7 @@ struct BackwardConfig {
 
 /// The kernels of one configuration; `query` is used where head_dim > 128.
 struct BackwardKernels {
-    cuda::Kernel prepare, main, finish, join, sinks, captures, query;
+    cuda::Kernel prepare, main, finish, join, join_pieces, sinks, captures, query;
 };
 
 /// Describes the backward pass of a call on a Hopper GPU, or says why no kernel here supports it.
@@ -82,6 +84,9 @@ void check_arrays(const BackwardInputs& inputs, const BackwardDesc& desc);
 bool is_ordered(const BackwardDesc& desc, const BackwardConfig& config);
 /// Does the producer describe blocks one by one (backward_layout.cuh)?
 bool is_described(const BackwardDesc& desc, const BackwardConfig& config);
+
+/// Can the kernel process tiles in pieces? Only where all tiles visit the same blocks, which gain.
+bool cuts_tiles(const BackwardDesc& desc, const BackwardConfig& config);
 
 /// The configuration that measured fastest for such problems (docs/lab/2026-11-gpu.md).
 BackwardConfig choose_backward(const BackwardDesc& desc);

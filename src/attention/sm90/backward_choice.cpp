@@ -169,7 +169,34 @@ bool wants_upward(const BackwardDesc& desc, const BackwardConfig& config) {
            !is_grouped(desc) && (!is_narrow(desc) || desc.q_len <= kMostNarrowRows);
 }
 
+/// Cuts the tiles of an incomplete last wave, so that no multiprocessor is idle. Costs are in
+/// visits of a tile to a block: those that a piece's ends and the launch that adds up pieces take.
+/// Sums must not depend on the device, so this assumes the multiprocessors of an H100 or H200.
+void choose_pieces(const BackwardDesc& desc, BackwardConfig& config) {
+    constexpr std::int64_t kMultiprocessors = 132, kMostPieces = 2 * kMultiprocessors;
+    constexpr std::int64_t kEnds = 8, kJoining = 5;
+    const std::int64_t keys = ceil_div(desc.kv_len, config.block_n());
+    const std::int64_t tiles = desc.batch * desc.kv_heads * keys;
+    const std::int64_t rest = tiles % kMultiprocessors;
+    if (!cuts_tiles(desc, config) || config.splits > 1 || rest == 0) return;
+    const std::int64_t blocks = ceil_div(desc.q_len, config.block_m);
+    const std::int64_t group = desc.heads / desc.kv_heads;
+    std::int64_t least = blocks * group;
+    for (std::int64_t pieces = 2; pieces <= std::min(blocks, kMostPieces / rest); ++pieces) {
+        const std::int64_t waves = ceil_div(rest * pieces, kMultiprocessors);
+        const std::int64_t cost = waves * (ceil_div(blocks, pieces) * group + kEnds) + kJoining;
+        if (cost >= least) continue;
+        least = cost;
+        config.cut_tiles = rest;
+        config.pieces = static_cast<int>(pieces);
+    }
+}
+
 }  // namespace
+
+bool cuts_tiles(const BackwardDesc& desc, const BackwardConfig& config) {
+    return !desc.upper_bound && !desc.lower_bound && !is_described(desc, config);
+}
 
 bool is_ordered(const BackwardDesc& desc, const BackwardConfig& config) {
     return (desc.deterministic || config.ordered) && !config.over_128;
@@ -198,6 +225,7 @@ BackwardConfig choose_backward(const BackwardDesc& desc) {
     config.ahead = is_narrow(desc) && is_causal(desc) && !is_grouped(desc) && desc.q_len > 0 &&
                    !is_described(desc, config);
     config.wide = wants_wide(desc);
+    choose_pieces(desc, config);
     return config;
 }
 
@@ -210,6 +238,9 @@ std::vector<BackwardConfig> backward_trials(const BackwardDesc& desc) {
     for (const int block_m : query_blocks(std::max(desc.query_dim, desc.value_dim)).trials) {
         BackwardConfig other = trials.front();
         other.block_m = block_m;
+        other.cut_tiles = 0;
+        other.pieces = 1;
+        choose_pieces(desc, other);
         if (other != trials.front()) trials.push_back(other);
     }
     return trials;

@@ -20,6 +20,7 @@ struct KeyTile {
     int first_q_block;   ///< the sequence's first block
     bool is_descending;  ///< for ranges by diagonals: does it visit its last block first?
     int keys;            ///< the tile's keys end here: a length, or the end of the keys
+    int piece;           ///< 0: a whole tile, else 1 + the index among all pieces of tiles
 };
 
 /// A place in the order of work, as a kv head and a rank among its tiles.
@@ -85,6 +86,26 @@ TW_DEVICE KeyTile tile_at(const Place& place, const BackwardParameters& p) {
     tile.each = begin < end ? (end + kBlockM - 1) / kBlockM - tile.begin : 0;
     if (kLengths && first_key >= tile.keys) tile.each = 0;
     tile.blocks = tile.each * p.heads_per_kv_head;
+    return tile;
+}
+
+/// How many places there are, and what is at one of them: a tile or a piece of one, which makes
+/// some of its visits. Tiles that would make an incomplete last wave are cut.
+TW_DEVICE int places_of(const BackwardParameters& p) {
+    const int tiles = p.kv_tiles * p.batch_kv_heads;
+    if constexpr (!kCutsTiles) return tiles;
+    return p.whole_places + (tiles - p.whole_places) * p.pieces;
+}
+TW_DEVICE KeyTile tile_or_piece_at(int place, const BackwardParameters& p) {
+    if (!kCutsTiles || place < p.whole_places) return tile_at(place_at(place, p), p);
+    const int index = place - p.whole_places, of_tile = index / p.pieces;
+    const int piece = index - of_tile * p.pieces;
+    KeyTile tile = tile_at(place_at(p.whole_places + of_tile, p), p);
+    const int first = tile.each * piece / p.pieces, end = tile.each * (piece + 1) / p.pieces;
+    tile.begin += tile.is_descending ? tile.each - end : first;
+    tile.each = end - first;
+    tile.blocks = tile.each * p.heads_per_kv_head;
+    tile.piece = index + 1;
     return tile;
 }
 

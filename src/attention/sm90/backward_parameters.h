@@ -31,8 +31,11 @@ struct BackwardParameters {
     float *key_splits, *value_splits;  ///< dK and dV of each split: f32 (batches, kv_heads, kv_len,
                                        ///< dim), if splits > 1
     int batch_kv_heads;                ///< batch * kv heads
-    int q_blocks;       ///< blocks of query rows in one head, over all packed sequences
-    int kv_tiles;       ///< tiles of keys in one head, over all packed sequences
+    int whole_places;  ///< if the kernel cuts tiles: those of later places are cut ...
+    int pieces;    ///< ... into so many; dK and dV of each are in key_splits and value_splits: f32
+                   ///< (piece, keys of a tile, dim)
+    int q_blocks;  ///< blocks of query rows in one head, over all packed sequences
+    int kv_tiles;  ///< tiles of keys in one head, over all packed sequences
     int late_kv_tiles;  ///< the last tiles of a head, the shortest, this many of which run last
     int upward_heads;   ///< the first kv heads of all batches, this many, go upward if any do
     int group_heads;    ///< kv heads that run at the same time, so that what they share stays in L2

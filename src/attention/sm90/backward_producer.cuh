@@ -175,6 +175,7 @@ struct Producer {
             ptx::store_shared_32(shared.tile() + 48, tile.first_q_block);
         }
         if constexpr (kLengths) ptx::store_shared_32(shared.tile() + 52, tile.keys);
+        if constexpr (kCutsTiles) ptx::store_shared_32(shared.tile(buffer) + 32, tile.piece);
         if constexpr (kLiveLists) {
             const int plane = (p.mask.batches == 1 ? 0 : tile.batch) * p.mask.heads +
                               (p.mask.heads == 1 ? 0 : tile.kv_head * p.heads_per_kv_head);
@@ -249,16 +250,15 @@ struct Producer {
     }
 
     TW_DEVICE void run() {
-        const int places = p.kv_tiles * p.batch_kv_heads;
+        const int places = places_of(p);
         for (int place = blockIdx.x; place < places; place = next_place(place)) {
-            const Place at = place_at(place, p);
             if constexpr (kListedBlocks) {
-                const KeyTile tile = listed_tile_at(at, p);
+                const KeyTile tile = listed_tile_at(place_at(place, p), p);
                 if (tile.index < 0) continue;
                 open(tile);
                 visit_all(tile, ListedVisits{p, tile});
             } else {
-                const KeyTile tile = tile_at(at, p);
+                const KeyTile tile = tile_or_piece_at(place, p);
                 open(tile);
                 visit_all(tile, RangeVisits{p, tile});
             }

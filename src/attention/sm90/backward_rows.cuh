@@ -197,25 +197,44 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
 
 namespace twd::attn {
 
-/// Eight columns of dK or dV: the sum over the splits, from first to last.
+/// Eight columns of dK or dV: the sum of parts that are `stride` floats apart, from first to last.
+TW_DEVICE void join(const float* parts, i64 stride, int count, u16* target) {
+    float4 low = make_float4(0, 0, 0, 0), high = low;
+    for (int i = 0; i < count; ++i, parts += stride) {
+        const float4* const part = reinterpret_cast<const float4*>(parts);
+        const float4 a = part[0], b = part[1];
+        low = make_float4(low.x + a.x, low.y + a.y, low.z + a.z, low.w + a.w);
+        high = make_float4(high.x + b.x, high.y + b.y, high.z + b.z, high.w + b.w);
+    }
+    *reinterpret_cast<uint4*>(target) =
+        make_uint4(ptx::pack(Element{}, low.x, low.y), ptx::pack(Element{}, low.z, low.w),
+                   ptx::pack(Element{}, high.x, high.y), ptx::pack(Element{}, high.z, high.w));
+}
+
+/// The same of the splits of a kv head's query heads.
 template <int kColumns>
 TW_DEVICE void join_splits(const float* splits, const Rows& to, int batch, int kv_head, int vector,
                            const BackwardParameters& p) {
     const int row = vector / (kColumns / 8), column = vector % (kColumns / 8) * 8;
     const i64 first = static_cast<i64>(batch) * p.kv_heads + kv_head * p.splits;
-    float4 low = make_float4(0, 0, 0, 0), high = low;
-    for (int split = 0; split < p.splits; ++split) {
-        const float4* const part = reinterpret_cast<const float4*>(
-            splits + ((first + split) * p.kv_len + row) * kColumns + column);
-        const float4 a = part[0], b = part[1];
-        low = make_float4(low.x + a.x, low.y + a.y, low.z + a.z, low.w + a.w);
-        high = make_float4(high.x + b.x, high.y + b.y, high.z + b.z, high.w + b.w);
-    }
-    u16* const target = static_cast<u16*>(to.data) + batch * to.batch_stride +
-                        kv_head * to.head_stride + row * to.row_stride + column;
-    *reinterpret_cast<uint4*>(target) =
-        make_uint4(ptx::pack(Element{}, low.x, low.y), ptx::pack(Element{}, low.z, low.w),
-                   ptx::pack(Element{}, high.x, high.y), ptx::pack(Element{}, high.z, high.w));
+    join(splits + (first * p.kv_len + row) * kColumns + column,
+         static_cast<i64>(p.kv_len) * kColumns, p.splits,
+         static_cast<u16*>(to.data) + batch * to.batch_stride + kv_head * to.head_stride +
+             row * to.row_stride + column);
+}
+
+/// The same of the pieces of a tile; `tile` counts those that were cut.
+template <int kColumns>
+TW_DEVICE void join_pieces(const float* pieces, const Rows& to, int tile, int vector,
+                           const BackwardParameters& p) {
+    const KeyTile cut = tile_at(place_at(p.whole_places + tile, p), p);
+    const int row = vector / (kColumns / 8), column = vector % (kColumns / 8) * 8;
+    const int key = cut.index * kBlockN + row;
+    if (key >= p.kv_len) return;
+    join(pieces + (static_cast<i64>(tile) * p.pieces * kBlockN + row) * kColumns + column,
+         kBlockN * kColumns, p.pieces,
+         static_cast<u16*>(to.data) + cut.batch * to.batch_stride + cut.kv_head * to.head_stride +
+             key * to.row_stride + column);
 }
 
 }  // namespace twd::attn
@@ -234,6 +253,22 @@ extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
         join_splits<kQueryDim>(p.key_splits, p.grad_key, batch, kv_head, vector, p);
     } else if (vector < keys + values) {
         join_splits<kValueDim>(p.value_splits, p.grad_value, batch, kv_head, vector - keys, p);
+    }
+}
+
+/// dK and dV of the tiles that were cut: one thread per eight columns, consecutive CTAs per tile.
+extern "C" __global__ void __launch_bounds__(twd::attn::kRowThreads)
+    attention_backward_join_pieces(const __grid_constant__ twd::attn::BackwardParameters p) {
+    using namespace twd::attn;
+    if constexpr (!kCutsTiles) return;
+    constexpr int kKeys = kBlockN * (kQueryDim / 8), kValues = kBlockN * (kValueDim / 8);
+    constexpr int kCtas = (kKeys + kValues + kRowThreads - 1) / kRowThreads;
+    const int tile = blockIdx.x / kCtas;
+    const int vector = (blockIdx.x - tile * kCtas) * kRowThreads + threadIdx.x;
+    if (vector < kKeys) {
+        join_pieces<kQueryDim>(p.key_splits, p.grad_key, tile, vector, p);
+    } else if (vector < kKeys + kValues) {
+        join_pieces<kValueDim>(p.value_splits, p.grad_value, tile, vector - kKeys, p);
     }
 }
 

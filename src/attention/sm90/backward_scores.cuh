@@ -161,22 +161,28 @@ struct Scores {
     /// Where the tile's keys lie in dK and dV; outlives the tile's description.
     struct KeyRows {
         int batch, head, begin, len;  ///< len: length of the sequence
+        int piece;                    ///< of KeyTile
     };
     TW_DEVICE KeyRows rows_of_tile() const {
-        return {tile_word(1), tile_word(2), kPacked ? tile_word(10) : 0, kv_len()};
+        return {tile_word(1), tile_word(2), kPacked ? tile_word(10) : 0, kv_len(),
+                kCutsTiles ? tile_word(8) : 0};
     }
 
     /// Stores into the tensor, or into `splits` if other tiles process other query heads of the
-    /// group.
+    /// group or this is a piece of a tile.
     template <int kColumns, int kCount>
     TW_DEVICE_ONCE void store(const float (&sums)[kCount], const Rows& to, float* splits,
                               float factor, const KeyRows& rows) const {
         const float factors[2] = {factor, factor};
         const int row = key();
-        if (p.splits > 1) {
+        const bool is_piece = kCutsTiles && rows.piece > 0;
+        if (p.splits > 1 || is_piece) {
             const i64 head = static_cast<i64>(rows.batch) * p.kv_heads + rows.head;
-            store_floats<kColumns>(sums, factors, splits + (head * p.kv_len + row) * kColumns,
-                                   8 * kColumns, rows.len - row);
+            const i64 first =
+                is_piece ? static_cast<i64>(rows.piece - 1) * kBlockN - (first_key - strip * 64)
+                         : head * p.kv_len;
+            store_floats<kColumns>(sums, factors, splits + (first + row) * kColumns, 8 * kColumns,
+                                   rows.len - row);
             return;
         }
         u16* const target = static_cast<u16*>(to.data) + rows.batch * to.batch_stride +
