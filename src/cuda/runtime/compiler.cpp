@@ -18,6 +18,7 @@
 
 #include "cuda/runtime/background.h"
 #include "cuda/runtime/kernel_pack.h"
+#include "cuda/runtime/nvrtc_search.h"
 #include "cuda/runtime/nvrtc_version.h"
 #include "cuda/runtime/wait_notice.h"
 #include "support/check.h"
@@ -88,8 +89,15 @@ void open_nvrtc(Nvrtc& nvrtc) {
 std::atomic<bool> is_nvrtc_open = false;
 std::atomic<bool> has_compiled = false;  // NVRTC in this process
 
+/// The search for NVRTC of a process that has not opened it.
+const std::string& first_search() {
+    static const auto* const kSearch = new std::string(nvrtc_search());
+    return *kSearch;
+}
+
 const Nvrtc& opened_nvrtc() {
     static const Nvrtc* const kNvrtc = [] {
+        first_search();
         auto* nvrtc = new Nvrtc;  // never destroyed, as the library is never closed
         open_nvrtc(*nvrtc);
         is_nvrtc_open = true;
@@ -112,10 +120,9 @@ const Nvrtc& nvrtc_or_throw() {
 std::string nvrtc_version() {
     if (is_nvrtc_open) return nvrtc_or_throw().report.version;
     static const std::string kVersion = [] {
-        const std::vector<std::string> candidates = nvrtc_candidates();
-        if (std::optional<std::string> known = remembered_version(candidates)) return *known;
+        if (auto known = remembered_version(first_search())) return *std::move(known);
         const LibraryReport& report = nvrtc_or_throw().report;
-        remember_version(candidates, report);
+        remember_version(first_search(), report);
         return report.version;
     }();
     return kVersion;
@@ -376,7 +383,8 @@ std::shared_ptr<const Cached> read_or_compile(const CompileRequest& request,
     debug_log("cuda", "{} for {} compiled in {:.0f} ms: {} registers, {} bytes spilled",
               request.name, request.arch, taken.count(), compiled.registers, compiled.spill_bytes);
     const DiskCache disk(kernel_cache_folder());
-    const std::string key = disk_key(source);  // of the NVRTC that is open now
+    remember_version(first_search(), nvrtc_report());  // what was remembered may be another
+    const std::string key = disk_key(source);          // of the NVRTC that is open now
     disk.put(key, compiled.cubin);
     if (!compiled.symbols.empty()) {
         disk.put(symbols_key(key), fmt::format("{}", fmt::join(compiled.symbols, "\n")));

@@ -16,7 +16,6 @@ namespace tilewright::cuda {
 namespace {
 
 // CUdevice_attribute and CUpointer_attribute.
-constexpr int kAttributeClockRate = 13;
 constexpr int kAttributeMultiprocessorCount = 16;
 constexpr int kAttributeL2CacheSize = 38;
 constexpr int kAttributeMajor = 75;
@@ -48,7 +47,6 @@ std::vector<DeviceInfo> read_devices() {
         info.multiprocessors = attribute(kAttributeMultiprocessorCount);
         info.l2_bytes = static_cast<std::size_t>(attribute(kAttributeL2CacheSize));
         info.shared_bytes_per_block = attribute(kAttributeSharedPerBlockOptin);
-        info.clock_khz = attribute(kAttributeClockRate);
         cuda->check(cuda->cuDeviceTotalMem_v2(&info.memory_bytes, device), "reading memory size");
         devices.push_back(std::move(info));
     }

@@ -19,7 +19,6 @@ struct DeviceInfo {
     std::size_t memory_bytes = 0;
     std::size_t l2_bytes = 0;
     int shared_bytes_per_block = 0;  ///< the most a block may ask for
-    int clock_khz = 0;
 
     /// The NVRTC target: "sm_80"; "sm_90a" and later carry the suffix of arch-specific features.
     std::string arch() const;

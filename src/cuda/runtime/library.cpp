@@ -2,13 +2,15 @@
 #include "cuda/runtime/library.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
+
+#include "cuda/runtime/nvrtc_search.h"
 
 namespace tilewright::cuda {
 namespace fs = std::filesystem;
@@ -18,6 +20,8 @@ std::string environment(const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
 }
+
+constexpr const char* kNvrtcNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
 
 /// The path under which the loader mapped the object that holds `handle`.
 std::string mapped_path(void* handle, const std::string& fallback) {
@@ -67,12 +71,26 @@ void add_python_prefix(const fs::path& prefix, std::vector<std::string>& candida
     }
 }
 
-/// The folder of the program or shared library that contains this code.
-fs::path own_folder() {
+/// The program or shared library that contains this code.
+std::string own_file() {
     Dl_info info{};
-    if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};
+    if (dladdr(reinterpret_cast<const void*>(&own_file), &info) == 0) return {};
+    return info.dli_fname;
+}
+fs::path own_folder() {
     std::error_code error;
-    return fs::weakly_canonical(info.dli_fname, error).parent_path();
+    return fs::weakly_canonical(own_file(), error).parent_path();
+}
+
+/// Copies of NVRTC that this process has already loaded.
+std::vector<std::string> loaded_nvrtc() {
+    std::vector<std::string> paths;
+    for (const char* name : kNvrtcNames) {
+        if (void* loaded = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) {
+            paths.push_back(mapped_path(loaded, name));
+        }
+    }
+    return paths;
 }
 
 }  // namespace
@@ -109,13 +127,8 @@ std::vector<std::string> nvrtc_candidates() {
         if (candidates.empty()) candidates.push_back(chosen);
         return candidates;
     }
-    const char* const kSystemNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
-    for (const char* name : kSystemNames) {
-        if (void* loaded = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) {
-            candidates.push_back(mapped_path(loaded, name));
-        }
-    }
-    candidates.insert(candidates.end(), std::begin(kSystemNames), std::end(kSystemNames));
+    candidates = loaded_nvrtc();
+    candidates.insert(candidates.end(), std::begin(kNvrtcNames), std::end(kNvrtcNames));
 
     for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
         if (const std::string root = environment(variable); !root.empty()) {
@@ -141,6 +154,16 @@ std::vector<std::string> nvrtc_candidates() {
         add_python_prefix(fs::path(home) / ".local", candidates);
     }
     return candidates;
+}
+
+std::string nvrtc_search() {
+    std::string text =
+        fmt::format("of {}\nloaded {}\n", own_file(), fmt::join(loaded_nvrtc(), ":"));
+    for (const char* name : {"TILEWRIGHT_NVRTC", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH",
+                             "VIRTUAL_ENV", "PYTHONPATH", "HOME"}) {
+        text += fmt::format("{} {}\n", name, environment(name));
+    }
+    return text;
 }
 
 }  // namespace tilewright::cuda

@@ -2,10 +2,7 @@
 #include "cuda/runtime/nvrtc_version.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/stat.h>
-
-#include <cstdlib>
 
 #include "support/disk_cache.h"
 
@@ -24,16 +21,14 @@ std::string state_of(const std::string& path) {
                        status.st_mtim.tv_nsec);
 }
 
-std::string search_key(const std::vector<std::string>& candidates) {
-    const char* const folders = std::getenv("LD_LIBRARY_PATH");
-    return fmt::format("{}\nLD_LIBRARY_PATH {}\nld.so.cache {}\n", fmt::join(candidates, ", "),
-                       folders == nullptr ? "" : folders, state_of("/etc/ld.so.cache"));
+std::string search_key(const std::string& search) {
+    return fmt::format("{}ld.so.cache {}\n", search, state_of("/etc/ld.so.cache"));
 }
 
 }  // namespace
 
-std::optional<std::string> remembered_version(const std::vector<std::string>& candidates) {
-    const std::optional<std::string> found = searches().get(search_key(candidates));
+std::optional<std::string> remembered_version(const std::string& search) {
+    const std::optional<std::string> found = searches().get(search_key(search));
     if (!found) return std::nullopt;
     const std::size_t first = found->find('\n'), second = found->find('\n', first + 1);
     if (second == std::string::npos) return std::nullopt;
@@ -42,11 +37,12 @@ std::optional<std::string> remembered_version(const std::vector<std::string>& ca
     return found->substr(second + 1);
 }
 
-void remember_version(const std::vector<std::string>& candidates, const LibraryReport& found) {
+void remember_version(const std::string& search, const LibraryReport& found) {
     const std::string state = state_of(found.path);
     if (state.empty()) return;
-    searches().put(search_key(candidates),
-                   fmt::format("{}\n{}\n{}", found.path, state, found.version));
+    const std::string key = search_key(search);
+    const std::string entry = fmt::format("{}\n{}\n{}", found.path, state, found.version);
+    if (searches().get(key) != entry) searches().put(key, entry);
 }
 
 }  // namespace tilewright::cuda
