@@ -513,3 +513,6 @@ class _Copy:
         )  # fmt: skip
         made.__kwdefaults__ = keywords
         return made
+
+
+_mods.prepare()
