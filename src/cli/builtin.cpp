@@ -40,6 +40,7 @@ attn::tiles::Options attention_options(DType dtype, std::int64_t dim, bool teste
                                        bool gpu) {
     attn::tiles::Options options{.scale = 1 / std::sqrt(static_cast<double>(dim))};
     if (!gpu) return options;
+    options.narrow_inputs = size_of(dtype) == 2;
     attn::tiles::GpuProblem problem = gpu_problem(dtype, dim, 1024);
     problem.tested = tested;
     attn::tiles::use_gpu_blocks(options, problem);

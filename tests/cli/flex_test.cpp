@@ -87,6 +87,19 @@ TEST(DumpFlex, ShowsTheModInTheProgram) {
     EXPECT_EQ(run_program({"dump", "flex", "--score", "score +"}).status, 2);
 }
 
+TEST(DumpFlex, MultipliesWhereCallsOnAGpuDo) {
+    for (const char* kernel : {"flex", "flex_backward"}) {
+        const auto text = [&](const char* dtype) {
+            return run_program({"dump", kernel, "--score", "20 * tanh(score / 20)", "--dtype",
+                                dtype, "--arch", "sm_90a", "--to", "cuda"})
+                .out;
+        };
+        EXPECT_THAT(text("f32"), HasSubstr("/ 20.0f"));
+        EXPECT_THAT(text("bf16"), Not(HasSubstr("/ 20.0f")));
+        EXPECT_THAT(text("bf16"), HasSubstr("kernel_attention"));
+    }
+}
+
 /// On a GPU or the stand-in for one, whose times mean nothing.
 TEST(CudaCallsBench, FlexChecksEveryResult) {
     TW_REQUIRE_GPU();
