@@ -9,9 +9,10 @@
 namespace tilewright::attn::sm90 {
 namespace {
 
-// Bytes of K and V in a group of heads that run at the same time. With fewer, Q and the results
-// have room in L2, too; tiles of lists differ more, and need more heads to fill the GPU.
-constexpr std::int64_t kGroupBytes = 8ll << 20, kListedGroupBytes = 32ll << 20;
+// Bytes of K and V in a group of heads that run at the same time, in L2. Where few suffice, Q and
+// the results have room there, too; that is measured for heads of up to 128 columns, each with keys
+// of its own, and a causal mask.
+constexpr std::int64_t kGroupBytes = 32ll << 20, kSmallGroupBytes = 8ll << 20;
 constexpr double kLateShare = 0.2;  // tiles shorter than this share of the longest run last
 
 }  // namespace
@@ -52,7 +53,9 @@ twd::attn::ForwardParameters query_tile_parameters(const ProblemInputs& inputs,
     if (desc.upper_bound || desc.listed) {
         const std::int64_t head_bytes =
             std::max<std::int64_t>(1, desc.kv_len * (desc.query_dim + desc.value_dim) * 2);
-        const std::int64_t group_bytes = desc.listed ? kListedGroupBytes : kGroupBytes;
+        const bool is_small = !desc.listed && !desc.lower_bound && desc.heads == desc.kv_heads &&
+                              std::max(desc.query_dim, desc.value_dim) <= 128;
+        const std::int64_t group_bytes = is_small ? kSmallGroupBytes : kGroupBytes;
         const std::int64_t side_by_side =
             std::max<std::int64_t>(1, group_bytes / head_bytes) * p.heads_per_kv_head;
         p.group_heads =
