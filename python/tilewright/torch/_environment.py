@@ -513,6 +513,3 @@ class _Copy:
         )  # fmt: skip
         made.__kwdefaults__ = keywords
         return made
-
-
-_mods.prepare()

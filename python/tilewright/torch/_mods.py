@@ -92,22 +92,6 @@ def recorded(
     )  # fmt: skip
 
 
-def prepare():
-    """Records mods that nobody calls: in the first recordings of a process torch looks up operators
-    and Python specialises code, which takes as long as the recordings."""
-    with outside_of_modes():
-        table = torch.zeros(1, dtype=torch.int64, device="cpu")
-
-    def mask(b, h, i, j):
-        return (i >= j) & (table[i] == table[j])
-
-    def score(score, b, h, i, j):
-        return torch.where(i > j, torch.tanh(score / 2) * 2, score) + table[h] * (j - i)
-
-    for mod in (mask, score, score):
-        without_dynamo(recorded)("prepare", "mod", mod, mod is mask)
-
-
 def _result(op, argument, recorder, out, is_mask):
     """The function's result as the core takes it."""
     wanted = "a bool scalar" if is_mask else "a number"

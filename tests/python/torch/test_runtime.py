@@ -373,24 +373,6 @@ assert AuxRequest().lse is False and BlockMask.__module__ == 'tilewright.torch._
     assert done.stdout.strip() == ""
 
 
-def test_the_first_recording_looks_up_no_operators():
-    """Torch looks operators up when they are first used: they are used when the module is imported."""
-    script = """
-import torch
-import tilewright.torch as twt
-flex_attention, lookups = twt.flex_attention, []
-look_up = torch._C._get_operation_overload
-torch._C._get_operation_overload = lambda *names: (lookups.append(names), look_up(*names))[1]
-table, x = torch.ones(1), torch.ones(1, 1, 2, 2)
-flex_attention(x, x, x, lambda s, b, h, i, j: torch.tanh(s / 20) * 20 + table[h] * (j - i))
-print(*lookups)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == ""
-
-
 def test_recording_a_mod_imports_nothing_slow():
     """NumPy imports its generators when their module is first named."""
     script = """
