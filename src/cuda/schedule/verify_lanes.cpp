@@ -279,7 +279,7 @@ Broken parts_of_warps(const Program& p) {
 
 Broken broken_sharing(const Program& p) {
     bool exchanges = false;
-    const Broken found = first_block(p.body, [&](const Block& block) -> Broken {
+    Broken found = first_block(p.body, [&](const Block& block) -> Broken {
         for (std::size_t i = 0; i < block.body.size(); ++i) {
             const Instruction& made = block.body[i];
             if (made.is(Op::barrier)) return broken("threads of a block meet");
