@@ -171,6 +171,34 @@ TEST_P(Math, SpecialValues) {
     }
 }
 
+/// 1 - tanh^2 may not be negative, and tanh(-x) is -tanh(x), zeros and subnormal numbers included.
+TEST_P(Math, TanhIsOddAndWithinOne) {
+    std::vector<float> x = {0.0F, 1e-45F, 1e-40F, std::numeric_limits<float>::min(), 1e30F, kInf};
+    const std::size_t num_small = 4;
+    // Every float where the result is nearly 1, and some of those below.
+    for (std::uint32_t bits = 0x40C00000; bits < 0x41200000; ++bits) {
+        x.push_back(std::bit_cast<float>(bits));
+    }
+    for (std::uint32_t bits = 1; bits < 0x40C00000; bits += 10007) {
+        x.push_back(std::bit_cast<float>(bits));
+    }
+    std::vector<float> opposite = x;
+    for (float& v : opposite) v = -v;
+    const std::vector<float> y = applied(*GetParam(), Op::tanh, x);
+    const std::vector<float> z = applied(*GetParam(), Op::tanh, opposite);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        ASSERT_TRUE(y[i] >= 0 && y[i] <= 1)
+            << GetParam()->name << " tanh(" << x[i] << ") - 1 is " << y[i] - 1;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(z[i]), std::bit_cast<std::uint32_t>(-y[i])) << x[i];
+        if (i < num_small) {
+            ASSERT_EQ(y[i], x[i]);
+        }
+    }
+    for (const Function& f : functions()) {
+        if (f.op == Op::tanh) check(*GetParam(), f, x);
+    }
+}
+
 template <typename T>
 void expect_neighbours(const Kernels& table) {
     std::mt19937_64 random(5);

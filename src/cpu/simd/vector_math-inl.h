@@ -360,18 +360,16 @@ struct Tanh {
     template <class D, class V>
     HWY_INLINE V operator()(D d, V x) const {
         if constexpr (kIsF32<D>) {
-            // Odd over even polynomial on the interval beyond which the result rounds to +-1.
-            const V c = clamp_keeping_nan(d, x, -7.90531110763549805F, 7.90531110763549805F);
+            // x P(x^2) / Q(x^2), both 1 at 0. Terms of one sign lose little to rounding, and the
+            // quotient of no float is beyond 1.
+            constexpr float kLimit = 8.10849476F;
+            static constexpr float kP[] = {1.0F, 0.134525582F, 0.00358127709F, 2.20605689e-05F,
+                                           1.54799267e-08F};
+            static constexpr float kQ[] = {1.0F, 0.46785894F, 0.0262009632F, 0.000342737214F,
+                                           8.61994124e-07F};
+            const V c = clamp_keeping_nan(d, x, -kLimit, kLimit);
             const V square = hn::Mul(c, c);
-            static constexpr float kP[] = {4.89352455891786e-03F,  6.37261928875436e-04F,
-                                           1.48572235717979e-05F,  5.12229709037114e-08F,
-                                           -8.60467152213735e-11F, 2.00018790482477e-13F,
-                                           -2.76076847742355e-16F};
-            static constexpr float kQ[] = {4.89352518554385e-03F, 2.26843463243900e-03F,
-                                           1.18534705686654e-04F, 1.19825839466702e-06F};
-            const V ratio =
-                hn::Div(hn::Mul(c, polynomial(d, square, kP)), polynomial(d, square, kQ));
-            return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0.0004F)), x, ratio);
+            return hn::Div(hn::Mul(c, polynomial(d, square, kP)), polynomial(d, square, kQ));
         } else {
             return guarded(
                 d, x, 1e-300, 1e300, [d](V v) HWY_ATTR { return hn::Tanh(d, v); },
