@@ -186,11 +186,7 @@ class ScanCompiler {
             for (std::size_t i = 0; i < count(); ++i) {
                 if (!shape_.carried[i]) continue;
                 encoder_.vector_lanes(kStore, now_[i], 0, rsi, carry_at(i, 0));
-                if (!shape_.kept[i]) continue;
-                if (streams)
-                    encoder_.vector_lanes(kStream, now_[i], 0, kOut[i], 0);
-                else
-                    encoder_.vector_lanes(kStore, now_[i], 0, kOut[i], 0, kInRow);
+                store_result(i, streams);
             }
             next_vector();
             encoder_.jump_back(kNotEqual, vector);
@@ -219,6 +215,14 @@ class ScanCompiler {
         encoder_.fixed({0x48, 0xFF, 0xCA});  // dec rdx
         encoder_.jump_back(kNotEqual, row);
         return true;
+    }
+    /// Stores the vector of a result that is wanted: past the caches, or its lanes in the row.
+    void store_result(std::size_t i, bool streams) {
+        if (!shape_.kept[i]) return;
+        if (streams)
+            encoder_.vector_lanes(kStream, now_[i], 0, kOut[i], 0);
+        else
+            encoder_.vector_lanes(kStore, now_[i], 0, kOut[i], 0, kInRow);
     }
     /// Ends with equality after the last one.
     void next_vector() {
@@ -253,13 +257,7 @@ class ScanCompiler {
             else
                 encoder_.vector(kPermute, carry_[i], last_lane_, now_[i]);
         }
-        for (std::size_t i = 0; i < count(); ++i) {
-            if (!shape_.kept[i]) continue;
-            if (streams)
-                encoder_.vector_lanes(kStream, now_[i], 0, kOut[i], 0);
-            else
-                encoder_.vector_lanes(kStore, now_[i], 0, kOut[i], 0, kInRow);
-        }
+        for (std::size_t i = 0; i < count(); ++i) store_result(i, streams);
         next_vector();
         encoder_.jump_back(kNotEqual, start);
         return true;

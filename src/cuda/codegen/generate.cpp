@@ -404,8 +404,7 @@ ir::Function prepare(ir::Function kernel, const std::string& arch) {
     ir::StreamScansReport streamed;
     const Target target = target_of(arch);
     const int shared_warps = warps_of_pieces(kernel, target);
-    for (int blocks = most_blocks(kernel, target, shared_warps); blocks > 0;
-         blocks = blocks == 1 ? 0 : 1) {
+    for (const int blocks : {most_blocks(kernel, target, shared_warps), 1}) {
         cut = kernel;
         // Few elements a thread, so that all loads can be an iteration ahead.
         if (cut.hints.num_warps == 0) cut.hints.num_warps = blocks > 1 ? shared_warps : kMaxWarps;
