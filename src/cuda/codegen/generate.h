@@ -73,7 +73,8 @@ struct Generated {
 /// Brings a traced kernel into the form that `generate` takes: optimised, and blocks larger than a
 /// thread block's registers cut by `retile` (the grid then has further axes with static extents
 /// after those of `kernel`). UserError names an op that cannot be cut.
-/// `arch`: the one that it is generated for, whose thread blocks may share programs.
+/// `arch`: the architecture that code will be generated for; it decides whether the thread blocks
+/// of a cluster may share a program.
 ir::Function prepare(ir::Function kernel, const std::string& arch = "sm_80");
 
 /// Generates a prepared kernel. Scratch that shared memory cannot hold is in a workspace.
